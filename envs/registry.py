@@ -123,6 +123,9 @@ def _build(name: str, time_limit: int | None, values: dict[str, Any]) -> Environ
         known = _keywords(factory)
         if known is not None:
             check_parameters(name, values, known)
+            values = {
+                parameter: _typed(name, parameter, value, known[parameter]) for parameter, value in values.items()
+            }
         takes_limit = known is None or "time_limit" in known
         env = factory(**values, **(limit if takes_limit else {}))
     elif library in LIBRARIES:
@@ -145,12 +148,21 @@ def _build(name: str, time_limit: int | None, values: dict[str, Any]) -> Environ
     return env
 
 
-def _keywords(factory: Factory) -> set[str] | None:
-    """The parameter names that a factory takes; None where it takes any."""
+def _keywords(factory: Factory) -> dict[str, Any] | None:
+    """The parameters that a factory takes, with their defaults; None where it takes any."""
     accepted = inspect.signature(factory).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in accepted):
         return None
-    return {p.name for p in accepted if p.kind is not p.VAR_POSITIONAL}
+    return {p.name: p.default for p in accepted if p.kind is not p.VAR_POSITIONAL}
+
+
+def _typed(name: str, parameter: str, value: Any, default: Any) -> Any:
+    """A whole number given for a real parameter is made real, or later values of it would be cut to whole ones."""
+    if isinstance(default, float) and isinstance(value, Integral):
+        return float(value)
+    if isinstance(default, int) and isinstance(value, (str, float)):
+        raise UserError(f"{parameter}={value!r} of {name} must be a whole number")
+    return value
 
 
 def _adapter(library: str) -> ModuleType:
