@@ -61,7 +61,7 @@ class PPOConfig:
     minibatches: int = 4
     """Gradient steps in a pass."""
     blocks: int | None = None
-    """Blocks of environments that samples are shuffled within; a multiple of the number of devices. Default gcd(N, 8)."""
+    """Blocks of environments that samples are shuffled within, a multiple of any device count; default gcd(N, 8)."""
     shuffle: Literal["feistel", "sort"] = "feistel"
     """How minibatches are drawn: a hash that is a bijection, or a sort of random bits (slower)."""
     distribution: str = "auto"
@@ -188,8 +188,8 @@ def check_config(config: PPOConfig) -> None:
         )
     if config.reset == "optimistic" and config.num_envs % config.reset_group:
         raise UserError(
-            f"num_envs={config.num_envs} does not divide into groups of reset_group={config.reset_group} for optimistic "
-            f"resets; use {_near_multiples(config.num_envs, config.reset_group)}, or set reset_group="
+            f"num_envs={config.num_envs} does not divide into optimistic reset groups of {config.reset_group} "
+            f"environments; use {_near_multiples(config.num_envs, config.reset_group)}, or set reset_group="
             f"{math.gcd(config.num_envs, config.reset_group)}"
         )
     if not all(width >= 1 for width in (*config.network.hidden, *config.network.channels)):

@@ -59,7 +59,7 @@ class Step(NamedTuple):
     reward: Array
     terminated: Array
     truncated: Array
-    extras: Mapping[str, Array] = {}  # noqa: RUF012  (never mutated)
+    extras: Mapping[str, Array] = {}
     episode_end: Array | None = None
 
 

@@ -43,14 +43,17 @@ Metrics = dict[str, Mean]
 class Final(NamedTuple):
     """Final observations of truncated episodes, in slots [K, N, ...], K = ceil(T / time limit).
 
+    The k-th truncation of an environment in this rollout fills its slot k: kept are only the observations that no later
+    step repeats.
+
     observation: the true last observation of the episode.
-    carry: the policy's memory after the step before it, as the value of `observation` needs it.
-    slot: int32 [T, N], the slot that belongs to a step; only meaningful where that step truncated.
+    memory: the policy's memory at that observation.
+    taken: bool [T, N], this step filled the next slot.
     """
 
     observation: PyTree
-    carry: PyTree
-    slot: Array
+    memory: PyTree
+    taken: Array
 
 
 class Rollout(NamedTuple):
@@ -66,8 +69,8 @@ class Rollout(NamedTuple):
     weight: [T, N, (M)], 0 where the sample must not count (the environment gave a NaN, or the group's episode is over).
     reset: bool [T, N], the *previous* step ended an episode: memory starts anew before this step.
     distribution: the behaviour policy's distribution, or None where no surrogate asks for it.
-    carry: the policy's memory before the first step [N, ...].
-    last_observation, last_carry: after the last step [N, ...] (a new episode's where the last step ended one).
+    memory: the policy's memory before the first step [N, ...].
+    last_observation, last_memory, last_reset: after the last step [N, ...] (a new episode's where that ended one).
     final: see `Final`; None for an environment that never truncates.
     extras: [T, N, ...], the environment's named arrays that the recipe asked for.
     """
@@ -82,9 +85,10 @@ class Rollout(NamedTuple):
     weight: Array
     reset: Array
     distribution: PyTree
-    carry: PyTree
+    memory: PyTree
     last_observation: PyTree
-    last_carry: PyTree
+    last_memory: PyTree
+    last_reset: Array
     final: Final | None
     extras: dict[str, Array]
 

@@ -1,0 +1,268 @@
+"""Proximal policy optimisation: the recipe, top to bottom.
+
+config → policy, collector → state → rollout → advantages → epochs of minibatches → metrics. Everything clever
+lives in the rooms that this page calls; every variant is a function in one of them, chosen by name in the
+configuration or handed to `ppo` as a keyword. (Schulman et al., 2017, 1707.06347.)
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.advantages import ADVANTAGES
+from jaxppo.advantages.conventions import apply_truncation
+from jaxppo.config import Hyperparameters, PPOConfig, check_config, check_hyperparameters
+from jaxppo.environment import split_mask, strongly_typed
+from jaxppo.errors import UserError
+from jaxppo.evaluation import Evaluation, play, policy_act
+from jaxppo.improvement import improve
+from jaxppo.losses import SURROGATES, value_loss
+from jaxppo.losses.assembly import make_surrogate, standardise, weighted_mean
+from jaxppo.normalisation import (
+    init_observation_statistics,
+    init_reward_statistics,
+    normalise_observation,
+    scale_reward,
+    update_observation_statistics,
+)
+from jaxppo.optimisers import Combine, make_direction, sum_of_gradients
+from jaxppo.policies import Policy, feed_forward
+from jaxppo.rollout import Carry, begin, critic_outputs, make_collector
+from jaxppo.schedules import at_fraction
+from jaxppo.types import Algorithm, Array, Counter, Mean, Metrics, PyTree, Rollout
+
+
+class TrainState(NamedTuple):
+    """All that training is: saved, restored, vmapped and donated as one pytree.
+
+    hyper and env are leaves too: another learning rate or another gravity is another state, not another program.
+    statistics: of observations; reward_statistics: of discounted returns, () if unused.
+    """
+
+    parameters: PyTree
+    optimiser: PyTree
+    statistics: PyTree
+    reward_statistics: PyTree
+    surrogate_state: PyTree
+    advantage_state: PyTree
+    hyper: Hyperparameters
+    env: Any
+    carry: Carry
+    key: Array
+    samples: Counter
+    updates: Array
+
+
+class Samples(NamedTuple):
+    """What a gradient step looks at: leaves [T, N, ...], then [B, ...]."""
+
+    view: PyTree
+    mask: Array | None
+    action: PyTree
+    log_prob: Array
+    value: Array
+    distribution: Any
+    advantage: Array
+    target: Array
+    weight: Array
+
+
+def ppo(
+    config: PPOConfig,
+    env: Any,
+    *,
+    policy: Policy | None = None,
+    extra_losses: Sequence[tuple[str, Any]] = (),
+    reward_transform: Any = None,
+    combine_gradients: Combine = sum_of_gradients,
+) -> Algorithm:
+    """PPO on `env` as two pure functions. Raises UserError where the parts do not fit, before anything compiles.
+
+    policy: default `feed_forward(config.network, config.distribution, env.spec)`.
+    extra_losses: (name, f(parameters, samples, output) -> scalar), added to the loss; f holds its own coefficient.
+    reward_transform: rollout -> rewards, before scaling. Reported returns stay the environment's own.
+    combine_gradients: (list of gradients, one for each loss term, key) -> gradient; default their sum.
+    """
+    check_config(config)
+    spec = env.spec
+    policy = policy or feed_forward(config.network, config.distribution, spec)
+    estimator = ADVANTAGES.get(config.advantage)
+    surrogate = make_surrogate(SURROGATES.get(config.surrogate), spec)
+    uses_critic = estimator.facts.get("critic", True)
+    if "groups" in estimator.requires and config.group_size < 2:
+        raise UserError(f"advantage={config.advantage} compares episodes from one start: set group_size to at least 2")
+    collect = make_collector(spec, policy, config, keep_distribution=surrogate.needs_distribution)
+    index = jnp.arange(config.num_envs)
+
+    def init(key: Array, hyper: Hyperparameters | None = None, environment: Any = None) -> TrainState:
+        hyper = hyper or Hyperparameters()
+        check_hyperparameters(hyper)
+        hyper = hyper.replace(  # type: ignore[attr-defined]
+            surrogate=surrogate.entry.resolve(hyper.surrogate), advantage=estimator.resolve(hyper.advantage)
+        )
+        hyper = strongly_typed(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), hyper))
+        start = strongly_typed(env if environment is None else environment)
+        parameter_key, begin_key, run_key = jax.random.split(key, 3)
+        parameters = policy.init(parameter_key)
+        carry = begin(start, policy, begin_key, index, config.group_size)
+        now = at_fraction(hyper, jnp.zeros(()))
+        return TrainState(
+            parameters=parameters,
+            optimiser=make_direction(config.optimiser, now).init(parameters),
+            statistics=init_observation_statistics(spec, config.normalise_observation),
+            reward_statistics=init_reward_statistics(carry.episode_return.shape) if config.normalise_reward else (),
+            surrogate_state=surrogate.init(now.surrogate),
+            advantage_state=estimator.facts.get("initial_state", tuple)(),
+            hyper=hyper,
+            env=start,
+            carry=strongly_typed(carry),
+            key=run_key,
+            samples=Counter.zero(),
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def estimate(rollout: Rollout, critic, hyper, state, key):
+        """Advantages, targets and weights by the estimator of the configuration; and its state."""
+        rollout, critic = apply_truncation(config.truncation, rollout, critic, hyper.gamma)
+        provided = {"gamma": hyper.gamma, "state": state, "key": key, "group_size": config.group_size}
+        keywords = {name: provided[name] for name in estimator.keywords}
+        result = estimator.function(rollout, critic, **keywords, **hyper.advantage)
+        advantages, state = result if "state" in keywords else (result, state)
+        return jax.lax.stop_gradient(advantages), state
+
+    def update(state: TrainState) -> tuple[TrainState, Metrics]:
+        hyper = at_fraction(state.hyper, state.samples.fraction_of(float(config.total_steps)))
+        next_key, collect_key, improve_key, estimate_key = jax.random.split(state.key, 4)
+
+        def observe(view):
+            return normalise_observation(state.statistics, view)
+
+        carry, rollout, metrics = collect(state.env, state.parameters, observe, state.carry, collect_key, index)
+        view, mask = split_mask(spec, rollout.observation)
+
+        reward = rollout.reward if reward_transform is None else reward_transform(rollout)
+        reward, reward_statistics = reward * hyper.reward_scale, state.reward_statistics
+        if config.normalise_reward:
+            reward, reward_statistics = scale_reward(reward_statistics, reward, rollout.trace, hyper.gamma)
+        rollout = rollout._replace(reward=reward)
+
+        critic = critic_outputs(spec, policy, state.parameters, observe, rollout)
+        advantages, advantage_state = estimate(rollout, critic, hyper, state.advantage_state, estimate_key)
+
+        def samples(advantages) -> Samples:
+            advantage = advantages.advantage
+            if config.normalise_advantage == "batch":
+                advantage = standardise(advantage, advantages.weight)
+            return Samples(
+                view,
+                mask,
+                rollout.action,
+                rollout.log_prob,
+                rollout.value,
+                rollout.distribution,
+                advantage,
+                advantages.target,
+                advantages.weight,
+            )
+
+        def batch_for_epoch(parameters, epoch):
+            if not config.recompute_advantage:
+                return fixed
+            output = policy.apply(parameters, observe(view), mask, rollout.memory, rollout.reset)
+            ratio = output.distribution.log_prob(rollout.action) - rollout.log_prob.sum(-1)
+            renewed = rollout._replace(value=output.value)
+            critic = critic_outputs(spec, policy, parameters, observe, renewed)._replace(log_ratio=ratio)
+            return samples(
+                estimate(renewed, critic, hyper, advantage_state, jax.random.fold_in(estimate_key, epoch))[0]
+            )
+
+        def terms(parameters, batch: Samples):
+            output = policy.apply(parameters, observe(batch.view), batch.mask, (), None)
+            advantage = batch.advantage
+            if config.normalise_advantage == "minibatch":
+                advantage = standardise(advantage, batch.weight)
+            entropy = output.distribution.entropy()
+            policy_loss, diagnostics = surrogate.loss(
+                output.distribution, entropy, batch, advantage, state.surrogate_state, hyper.surrogate
+            )
+            losses = {
+                "policy": policy_loss,
+                "entropy_bonus": -hyper.entropy_coefficient * weighted_mean(entropy, batch.weight),
+            }
+            if uses_critic:
+                error = value_loss(
+                    output.value,
+                    batch.target,
+                    batch.value,
+                    kind=config.value_loss,
+                    huber_delta=hyper.huber_delta,
+                    clip=hyper.value_clip if config.clip_value else None,
+                )
+                losses["value"] = hyper.value_coefficient * weighted_mean(error, batch.weight)
+            for name, function in extra_losses:
+                losses[name] = function(parameters, batch, output)
+            return losses, {**diagnostics, "entropy": weighted_mean(entropy, batch.weight)}
+
+        fixed = samples(advantages)
+        parameters, optimiser, diagnostics = improve(
+            config, hyper, state.parameters, state.optimiser, improve_key, batch_for_epoch, terms, combine_gradients
+        )
+
+        last_epoch = jax.tree.map(lambda x: x[-1].mean(), diagnostics)
+        metrics |= summarise(diagnostics) | {
+            "explained_variance": Mean(explained_variance(critic.value, advantages), jnp.ones(())),
+            "weighted_samples": Mean(advantages.weight.sum(), jnp.ones(())),
+            "learning_rate": Mean(jnp.asarray(hyper.learning_rate, jnp.float32), jnp.ones(())),
+        }
+        following = state._replace(
+            parameters=parameters,
+            optimiser=optimiser,
+            statistics=update_observation_statistics(state.statistics, view),
+            reward_statistics=reward_statistics,
+            surrogate_state=surrogate.update_state(state.surrogate_state, last_epoch, hyper.surrogate),
+            advantage_state=advantage_state,
+            carry=carry,
+            key=next_key,
+            samples=state.samples.add(config.steps_per_update),
+            updates=state.updates + 1,
+        )
+        return following, metrics
+
+    def evaluate(
+        state: TrainState, key: Array, *, mode: bool = True, episodes: int = 64, limit: int | None = None
+    ) -> Evaluation:
+        act = policy_act(
+            policy, state.parameters, lambda view: normalise_observation(state.statistics, view), mode=mode
+        )
+        agents = (spec.num_agents,) if spec.num_agents else ()
+        memory = policy.initial_memory((episodes, *agents))
+        gamma = at_fraction(state.hyper, jnp.ones(())).gamma
+        return play(state.env, act, memory, key, episodes=episodes, gamma=gamma, limit=limit)
+
+    return Algorithm(init, update, evaluate, policy, config)
+
+
+def summarise(diagnostics: dict[str, Array]) -> Metrics:
+    """Averages over the gradient steps [epochs, minibatches] that were taken; counts of those that were not."""
+    taken = diagnostics["steps_taken"]
+    totals = {"steps_taken", "skipped_updates"}
+    metrics = {
+        name: Mean(x.sum(), jnp.ones(())) if name in totals else Mean.of(x, taken) for name, x in diagnostics.items()
+    }
+    # At the first minibatch the policy has not moved: a ratio other than 1 there is a fault, not a diagnostic.
+    metrics["first_ratio_deviation"] = Mean(diagnostics["ratio_deviation"][0, 0], jnp.ones(()))
+    del metrics["ratio_deviation"]
+    return metrics
+
+
+def explained_variance(value: Array, advantages) -> Array:
+    """1 − Var(target − value) / Var(target), over the samples that count; 0 where the targets do not vary."""
+
+    def variance(x):
+        mean = weighted_mean(x, advantages.weight)
+        return weighted_mean(jnp.square(x - mean), advantages.weight)
+
+    total = variance(advantages.target)
+    return jnp.where(total > 1e-12, 1.0 - variance(advantages.target - value) / jnp.maximum(total, 1e-12), 0.0)

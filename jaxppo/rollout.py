@@ -1,0 +1,204 @@
+"""Acting: N environments for T steps, as one scan. Episodes end and begin here, and are counted here."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.config import PPOConfig
+from jaxppo.distributions import sample
+from jaxppo.environment import EnvironmentSpec, episode_end, split_mask
+from jaxppo.policies import Policy
+from jaxppo.randomness import key_for_each
+from jaxppo.resets import make_resets, where_ended
+from jaxppo.types import Array, CriticOutputs, Final, Mean, Metrics, PyTree, Rollout
+
+Observe = Callable[[PyTree], PyTree]
+
+
+class Carry(NamedTuple):
+    """What the environments take from one rollout into the next; all [N, ...].
+
+    state, observation: the environments' own, of a running episode.
+    memory: the policy's, before it sees `observation`; reset: whether it starts anew there.
+    episode_return, episode_length: of the running episode, in the environment's own rewards.
+    """
+
+    state: PyTree
+    observation: PyTree
+    memory: PyTree
+    reset: Array
+    episode_return: Array
+    episode_length: Array
+
+
+def begin(env: Any, policy: Policy, key: Array, index: Array, group_size: int = 1) -> Carry:
+    """First states of the environments `index` [N]; members of a group of consecutive ones get the same."""
+    state, observation = jax.vmap(env.reset)(key_for_each(key, index // group_size))
+    n = index.shape[0]
+    agents = (env.spec.num_agents,) if env.spec.num_agents else ()
+    return Carry(
+        state,
+        observation,
+        policy.initial_memory((n, *agents)),
+        jnp.ones((n,), bool),
+        jnp.zeros((n, *agents)),
+        jnp.zeros((n,), jnp.int32),
+    )
+
+
+def _finite(tree: PyTree, n: int) -> Array:
+    """bool [n]: every float in the leaves [n, ...] is finite."""
+    checks = [
+        jnp.isfinite(leaf).reshape(n, -1).all(axis=1)
+        for leaf in jax.tree.leaves(tree)
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
+    return jnp.stack(checks).all(axis=0) if checks else jnp.ones((n,), bool)
+
+
+def _expand(flag: Array, like: Array) -> Array:
+    return flag.reshape(flag.shape + (1,) * (like.ndim - flag.ndim))
+
+
+def _keep_final(slots: PyTree, used: Array, flag: Array, new: PyTree) -> PyTree:
+    """Slots [K, N, ...] with `new` [N, ...] in the next unused slot of the environments where `flag` [N]."""
+
+    def keep(slot, value):
+        here = (jnp.arange(slot.shape[0])[:, None] == used) & flag
+        return jnp.where(_expand(here, slot), value, slot)
+
+    return jax.tree.map(keep, slots, new)
+
+
+def num_final_slots(num_steps: int, time_limit: int | None) -> int:
+    """Truncations an environment can have in one rollout: they are at least `time_limit` steps apart."""
+    return 0 if time_limit is None else math.ceil(num_steps / time_limit)
+
+
+def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, keep_distribution: bool) -> Any:
+    """-> collect(env, parameters, observe, carry, key, index) -> (Carry, Rollout, Metrics).
+
+    `observe` standardises a view; `index` [N] are the global indices of these environments, from which all their
+    randomness derives, so any chunking and placement sees the same samples.
+
+    A NaN or infinity in a reward or observation ends the episode: the sample's weight is 0, the environment starts
+    anew, and `invalid_samples` counts it.
+    """
+    resets = make_resets(
+        config.reset, spec, pool=config.reset_pool, group=config.reset_group, spares=config.reset_spares
+    )
+    slots = num_final_slots(config.num_steps, spec.time_limit)
+
+    def collect(env, parameters, observe: Observe, carry: Carry, key, index) -> tuple[Carry, Rollout, Metrics]:
+        n = index.shape[0]
+        pool_key, group_key, step_key = jax.random.split(key, 3)
+        supply = resets.prepare(env, pool_key)
+        if config.group_size > 1:
+            carry = begin(env, policy, group_key, index, config.group_size)
+
+        def step(scan_carry, t):
+            carry, used, final = scan_carry
+            act_key, env_key, reset_key = jax.random.split(jax.random.fold_in(step_key, t), 3)
+            view, mask = split_mask(spec, carry.observation)
+            output = policy.apply(parameters, observe(view), mask, carry.memory, carry.reset)
+            action = sample(output.distribution, key_for_each(act_key, index))
+            log_prob = output.distribution.log_prob(action)[..., None]
+            state, outcome = jax.vmap(env.step)(
+                key_for_each(env_key, index), carry.state, policy.to_environment(action)
+            )
+
+            valid = _finite((outcome.reward, split_mask(spec, outcome.observation)[0]), n)
+            ended = episode_end(outcome) | ~valid
+            agent_valid = _expand(valid, outcome.reward)
+            reward = jnp.where(agent_valid, outcome.reward, 0.0).astype(jnp.float32)
+            terminated = outcome.terminated & agent_valid
+            cut = _expand(ended, outcome.reward)
+
+            fresh_state, fresh_observation = resets.draw(env, supply, reset_key, index, ended)
+            if slots:
+                # Termination wins over a limit that falls on the same step.
+                taken = outcome.truncated & valid & ~(terminated.all(-1) if terminated.ndim > 1 else terminated)
+                final = _keep_final(final, used, taken, (outcome.observation, output.memory))
+                used = used + taken
+            else:
+                taken = ()
+            total = carry.episode_return + reward
+            length = carry.episode_length + 1
+            following = Carry(
+                where_ended(ended, fresh_state, state),
+                where_ended(ended, fresh_observation, outcome.observation),
+                output.memory,
+                ended,
+                jnp.where(cut, 0.0, total),
+                jnp.where(ended, 0, length),
+            )
+            record = Rollout(
+                observation=carry.observation,
+                action=action,
+                log_prob=log_prob,
+                value=output.value,
+                reward=reward,
+                continuation=1.0 - terminated,
+                trace=1.0 - (terminated | cut),
+                weight=agent_valid.astype(jnp.float32),
+                reset=carry.reset,
+                distribution=output.distribution if keep_distribution else None,
+                memory=(),
+                last_observation=(),
+                last_memory=(),
+                last_reset=(),  # type: ignore[arg-type]
+                final=None,
+                extras={},
+            )
+            episode = ended & valid
+            metrics = {
+                "episode_return": Mean.of(total, _expand(episode, total)),
+                "episode_return_square": Mean.of(jnp.square(total), _expand(episode, total)),
+                "episode_length": Mean.of(length, episode),
+                "invalid_samples": Mean((~valid).sum().astype(jnp.float32), jnp.ones(())),
+            }
+            return (following, used, final), (record, taken, metrics)
+
+        empty = jax.tree.map(
+            lambda leaf: jnp.zeros((slots, *leaf.shape), leaf.dtype), (carry.observation, carry.memory)
+        )
+        first = (carry, jnp.zeros((n,), jnp.int32), empty if slots else ())
+        (last, _, final), (record, taken, metrics) = jax.lax.scan(step, first, jnp.arange(config.num_steps))
+        rollout = record._replace(
+            memory=carry.memory,
+            last_observation=last.observation,
+            last_memory=last.memory,
+            last_reset=last.reset,
+            final=Final(final[0], final[1], taken) if slots else None,
+        )
+        return last, rollout, jax.tree.map(lambda x: x.sum(0), metrics)
+
+    return collect
+
+
+def critic_outputs(
+    spec: EnvironmentSpec, policy: Policy, parameters: PyTree, observe: Observe, rollout: Rollout
+) -> CriticOutputs:
+    """The critic's outputs while acting, and those of the true next states: one batch for last and final observations.
+
+    Where the environment gave a NaN the value is held: that step says nothing.
+    """
+    value = rollout.value
+
+    def evaluate(observation, memory, reset):
+        view, mask = split_mask(spec, observation)
+        return policy.apply(parameters, observe(view), mask, memory, reset).value
+
+    last = evaluate(rollout.last_observation, rollout.last_memory, rollout.last_reset)
+    next_value = jnp.concatenate([value[1:], last[None]])
+    if rollout.final is not None:
+        final = evaluate(rollout.final.observation, rollout.final.memory, None)
+        slot = jnp.maximum(jnp.cumsum(rollout.final.taken, axis=0) - 1, 0)
+        # One slot is the common case, and needs no gather.
+        picked = final if final.shape[0] == 1 else jnp.take_along_axis(final, _expand(slot, value), axis=0)
+        next_value = jnp.where(_expand(rollout.final.taken, value), picked, next_value)
+    next_value = jnp.where(_expand(rollout.weight, value) > 0, next_value, value)
+    return CriticOutputs(value, next_value, jnp.zeros_like(rollout.reward))

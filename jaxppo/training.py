@@ -1,0 +1,89 @@
+"""The loop: training is a scan of `update`. Compiled whole, or in chunks that the host goes through."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.algorithms.ppo import ppo
+from jaxppo.config import Hyperparameters, PPOConfig
+from jaxppo.types import Algorithm, Array, Mean, Metrics
+
+
+class EvaluationPlan(NamedTuple):
+    """every: updates between evaluations; episodes; mode: the policy's mode instead of samples."""
+
+    every: int
+    episodes: int = 32
+    mode: bool = True
+
+
+def make_train(
+    config: PPOConfig,
+    env: Any,
+    *,
+    evaluate: EvaluationPlan | None = None,
+    recipe: Callable[..., Algorithm] = ppo,
+    **seams,
+) -> Callable[..., tuple[Any, Metrics]]:
+    """-> train(key, hyper=None, environment=None) -> (final state, metrics with a leading axis of updates).
+
+    The result is pure: jit it, vmap it over keys, hyperparameters or environment parameters, differentiate it
+    forward-mode with respect to hyperparameters. `seams` go to the recipe. With `evaluate`, metrics gain
+    `evaluation_return` and `evaluation_length`, with a count of 0 where no evaluation was due.
+    """
+    algorithm = recipe(config, env, **seams)
+
+    def train(key: Array, hyper: Hyperparameters | None = None, environment: Any = None):
+        key, evaluation_key = jax.random.split(key)
+        state = algorithm.init(key, hyper, environment)
+
+        def body(state, i):
+            state, metrics = algorithm.update(state)
+            if evaluate is not None:
+                # The predicate depends on the loop's own counter only, so it stays a branch under vmap.
+                metrics |= jax.lax.cond(
+                    (i + 1) % evaluate.every == 0,
+                    lambda: evaluation_metrics(algorithm, state, jax.random.fold_in(evaluation_key, i), evaluate),
+                    lambda: dict.fromkeys(
+                        ("evaluation_return", "evaluation_length"), Mean(jnp.zeros(()), jnp.zeros(()))
+                    ),
+                )
+            return state, metrics
+
+        return jax.lax.scan(body, state, jnp.arange(config.num_updates))
+
+    return train
+
+
+def evaluation_metrics(algorithm: Algorithm, state: Any, key: Array, plan: EvaluationPlan) -> Metrics:
+    """Return and length of the episodes that ended within the limit."""
+    result = algorithm.evaluate(state, key, mode=plan.mode, episodes=plan.episodes)
+    return {
+        "evaluation_return": Mean.of(result.episode_return, result.finished),
+        "evaluation_length": Mean.of(result.episode_length, result.finished),
+    }
+
+
+def make_chunk(algorithm: Algorithm, length: int) -> Callable[[Any, Any], tuple[Any, Metrics]]:
+    """-> chunk(state, count) -> (state, metrics [length]): `length` updates in one program; `count` of them run.
+
+    Compiled once: the last, shorter chunk is the same program. The state is donated. Rows from `count` on are zeros
+    with a count of 0.
+    """
+
+    def chunk(state, count):
+        shapes = jax.eval_shape(algorithm.update, state)[1]
+
+        def body(state, i):
+            return jax.lax.cond(
+                i < count,
+                algorithm.update,
+                lambda state: (state, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)),
+                state,
+            )
+
+        return jax.lax.scan(body, state, jnp.arange(length))
+
+    return jax.jit(chunk, donate_argnums=0)
