@@ -38,8 +38,17 @@ from jumanji.environments.routing.cvrp.generator import UniformGenerator as CVRP
 from jumanji.environments.routing.maze.generator import RandomGenerator as MazeGenerator
 from jumanji.environments.routing.tsp.generator import UniformGenerator as TSPGenerator
 
-from jaxppo.environment import Environment, EnvironmentSpec, Masked, Step, environment, static_field, strongly_typed
-from jaxppo.envs.registry import Listing, check_parameters
+from jaxppo.environment import (
+    Environment,
+    EnvironmentSpec,
+    Masked,
+    Step,
+    environment,
+    split_mask,
+    static_field,
+    strongly_typed,
+)
+from jaxppo.envs.registry import Listing
 from jaxppo.envs.wrappers import TimeLimit
 from jaxppo.errors import UserError, unknown
 from jaxppo.spaces import Box, Discrete, MultiDiscrete, Space
@@ -205,13 +214,11 @@ def make(name: str, **parameters: Any) -> Environment:
         raise unknown("jumanji environment", name, entries)
     if not entries[name].playable:
         raise UserError(f"jumanji/{name} cannot be played: {entries[name].reason}")
-    entry = _ENTRIES[name]
-    if "time_limit" in parameters:
-        _check_time_limit(name, parameters["time_limit"])
-        if not _has_limit(name, entry):
-            time_limit = parameters.pop("time_limit")
-            return TimeLimit(make(name, **parameters), time_limit=int(time_limit))
-    library = _build(name, entry, parameters)
+    entry, own = _ENTRIES[name], dict(parameters)
+    wanted = _time_limit(name, parameters)
+    if "time_limit" not in _defaults(_constructor(name)):
+        own.pop("time_limit", None)
+    library = _build(name, entry, own)
 
     limit = getattr(library, entry.limit, None)
     observation = _space(library.observation_spec)
@@ -223,7 +230,13 @@ def make(name: str, **parameters: Any) -> Environment:
     spec = EnvironmentSpec(f"jumanji/{name}", observation, action, masked=masked, time_limit=limit, reset=entry.reset)
     if hasattr(library, "time_limit"):
         library.time_limit = _OUT_OF_REACH
-    return Jumanji(_Game(library, spec, sizes if joint else (), entry.finished))
+    env = Jumanji(_Game(library, spec, sizes if joint else (), entry.finished))
+    _check_shapes(env, parameters)
+    if wanted is None or wanted == limit:
+        return env
+    if limit is not None:
+        raise UserError(f"jumanji/{name} fixes its time limit at {limit}; time_limit={wanted} is not possible")
+    return TimeLimit(env, time_limit=wanted)
 
 
 def _constructor(name: str) -> Callable[..., Any]:
@@ -231,16 +244,13 @@ def _constructor(name: str) -> Callable[..., Any]:
     return getattr(jumanji.environments, name.split("-")[0])
 
 
-def _has_limit(name: str, entry: _Entry) -> bool:
-    return entry.limit != "time_limit" or "time_limit" in _defaults(_constructor(name))
-
-
 def _build(name: str, entry: _Entry, parameters: Mapping[str, Any]) -> Any:
     """The library's environment, with each parameter given to whom it belongs."""
     own = _defaults(_constructor(name))
     generated = {} if entry.generator is None else _defaults(entry.generator) | entry.defaults
-    check_parameters(f"jumanji/{name}", parameters, own | generated)
     for parameter, value in parameters.items():
+        if parameter not in own | generated:
+            raise unknown(f"parameter of jumanji/{name}", parameter, {*own, *generated, "time_limit"})
         _check(name, parameter, value, (generated | own)[parameter])
     clash = sorted(parameters.keys() & generated.keys()) if "generator" in parameters else []
     if clash:
@@ -252,7 +262,7 @@ def _build(name: str, entry: _Entry, parameters: Mapping[str, Any]) -> Any:
             chosen = {p: parameters.get(p, default) for p, default in generated.items()}
             given["generator"] = entry.generator(**chosen)
         library = jumanji.make(name, **given)
-        jax.eval_shape(library.reset, jax.random.key(0))
+        jax.eval_shape(library.reset, jax.random.key(0))  # some sizes fail only here
     except (ValueError, TypeError, AssertionError, ZeroDivisionError, IndexError) as error:
         raise UserError(f"jumanji/{name} refuses {dict(parameters)}: {str(error).splitlines()[0]}") from error
     return library
@@ -274,10 +284,26 @@ def _check(name: str, parameter: str, value: Any, default: Any) -> None:
         raise UserError(f"{parameter}={value!r} of jumanji/{name} must be finite and not negative")
 
 
-def _check_time_limit(name: str, value: Any) -> None:
-    """jumanji's Maze takes 0 for its default, and most others never check."""
+def _time_limit(name: str, parameters: Mapping[str, Any]) -> int | None:
+    """The limit asked for. (The library's Maze takes 0 for its default, and most others never check.)"""
+    if "time_limit" not in parameters:
+        return None
+    value = parameters["time_limit"]
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 < value < _OUT_OF_REACH:
         raise UserError(f"time_limit={value!r} of jumanji/{name} must be a whole number of steps, at least 1")
+    return int(value)
+
+
+def _check_shapes(env: Jumanji, parameters: Mapping[str, Any]) -> None:
+    """Refuses parameters that do not fit each other, which the library builds all the same (BinPack: more empty spaces
+    observed than there can be)."""
+    first = jax.eval_shape(env.reset, jax.random.key(0))[1]
+    view, mask = split_mask(env.spec, first)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(view)] + ([mask.shape] if env.spec.masked else [])
+    spaces = jax.tree.leaves(env.spec.observation, is_leaf=lambda node: isinstance(node, (Box, Discrete)))
+    expected = [space.shape for space in spaces] + ([(env.spec.action.num_logits,)] if env.spec.masked else [])
+    if shapes != expected:
+        raise UserError(f"{env.spec.name}: the sizes {dict(parameters)} do not fit each other")
 
 
 def _plain(tree: PyTree) -> PyTree:
