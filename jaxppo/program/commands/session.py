@@ -1,0 +1,63 @@
+"""What `train`, `resume` and `branch` have in common: from a state to the end of a run."""
+
+import sys
+from typing import Any
+
+from jaxppo.program import progress, runner
+from jaxppo.program.configuration import RunConfig
+from jaxppo.program.metrics_table import MetricsTable, read_table
+from jaxppo.program.run_directory import RunDirectory
+from jaxppo.program.runner import Runner, Switches
+from jaxppo.program.signals import Interrupted
+from jaxppo.types import Algorithm
+
+
+def check(algorithm: Algorithm, run: RunConfig) -> tuple[str, ...]:
+    """The columns of the run's table. Raises UserError for what only shows when the program is traced."""
+    return runner.columns(algorithm, runner.state_template(algorithm, run))
+
+
+def start(run: RunConfig, algorithm: Algorithm, directory: RunDirectory, switches: Switches, state: Any = None) -> None:
+    """Trains a new run, from the first state or from `state`, in its fresh directory."""
+    table = MetricsTable.create(directory.metrics, check(algorithm, run))
+    if state is None:
+        state = runner.initial_state(algorithm, run)
+    finish(run, algorithm, directory, switches, table, state)
+
+
+def finish(
+    run: RunConfig,
+    algorithm: Algorithm,
+    directory: RunDirectory,
+    switches: Switches,
+    table: MetricsTable,
+    state: Any,
+    *,
+    seconds: float = 0.0,
+) -> None:
+    """Trains to the end, draws the learning curve and says where everything is."""
+    shown = progress.choose(run.config.total_steps, quiet=switches.quiet)
+    if not switches.quiet:
+        print(f"{run.env} in {directory.path}", file=sys.stderr)
+    try:
+        outcome = Runner(run, algorithm, directory, table, shown, switches=switches, seconds=seconds).train(state)
+    except Interrupted:
+        draw(run, directory)
+        raise
+    finally:
+        shown.close()
+        table.close()
+    draw(run, directory)
+    if not switches.quiet:
+        evaluated = outcome.report.evaluation if outcome.report else None
+        result = f", evaluated at {progress.evaluation_text(evaluated)}" if evaluated else ""
+        print(f"done: {outcome.steps:,} steps in {progress.clock(outcome.seconds)}{result}; {directory.path}")
+
+
+def draw(run: RunConfig, directory: RunDirectory) -> None:
+    """Draws the run's learning curve, if there is a row to draw."""
+    from jaxppo import plotting
+
+    table = read_table(directory.metrics)
+    if len(table["update"]):
+        plotting.learning_curves({run.env: table}, directory.learning_curve)
