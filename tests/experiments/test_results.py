@@ -1,0 +1,173 @@
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments import results, tasks
+from experiments.results import Result
+from jaxppo.errors import UserError
+
+FIXTURE = Path(__file__).parent / "fixtures" / "results_schema_1.csv"
+
+RUN = Result(
+    task="cartpole",
+    environment="gymnax/CartPole-v1",
+    algorithm="ppo",
+    implementation="jaxppo",
+    seed=0,
+    steps=501_760,
+    evaluation_return=499.5,
+    sampled_return=490.0,
+    training_return=math.nan,
+    curve=(20.5, math.nan, 400.0),
+    wall_seconds=7.25,
+    compile_seconds=3.5,
+    versions="jax 0.9.2, gymnax 1.0.1",
+    commit="1f89466+",
+    settings="0123456789ab",
+    date="2026-11-30",
+)
+
+
+def same(a: Result, b: Result) -> bool:
+    return repr(a) == repr(b)  # NaN is equal to itself in writing
+
+
+def test_a_row_comes_back_as_it_went(tmp_path):
+    table = tmp_path / "deep" / "ppo.csv"
+    results.append(table, RUN)
+    results.append(table, replace(RUN, seed=1, versions='quoted "text", with commas'))
+    first, second = results.load(table)
+    assert same(first, RUN)
+    assert second.seed == 1 and second.versions == 'quoted "text", with commas'
+    assert [path.name for path in table.parent.iterdir()] == ["ppo.csv"]  # nothing is left beside it
+
+
+def test_a_folder_is_all_its_tables(tmp_path):
+    results.append(tmp_path / "b.csv", replace(RUN, task="b"))
+    results.append(tmp_path / "a.csv", replace(RUN, task="a"))
+    assert [r.task for r in results.load(tmp_path)] == ["a", "b"]
+
+
+def test_finished_seeds_are_known_by_task_code_and_settings(tmp_path):
+    table = tmp_path / "ppo.csv"
+    key = dict(task=RUN.task, implementation=RUN.implementation, settings=RUN.settings)
+    assert results.done(table, **key) == set()
+    results.append(table, RUN, replace(RUN, seed=3), replace(RUN, seed=4, settings="other"))
+    assert results.done(table, **key) == {0, 3}
+    assert results.done(tmp_path, **key) == {0, 3}
+    assert results.done(table, **key | {"implementation": "rejax"}) == set()
+
+
+def test_many_writers_lose_nothing(tmp_path):
+    table = tmp_path / "ppo.csv"
+    script = (
+        "import sys; from dataclasses import replace; from pathlib import Path; from experiments import results\n"
+        f"run = results.load(Path({str(FIXTURE)!r}))[0]\n"
+        f"for seed in range(20): results.append(Path({str(table)!r}), replace(run, task=sys.argv[1], seed=seed))"
+    )
+    root = Path(results.__file__).parents[1]
+    writers = [subprocess.Popen([sys.executable, "-c", script, name], cwd=root) for name in "abc"]
+    assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
+    assert {(r.task, r.seed) for r in results.load(table)} == {(name, seed) for name in "abc" for seed in range(20)}
+
+
+def test_a_failed_write_leaves_the_old_table(tmp_path, monkeypatch):
+    table = tmp_path / "ppo.csv"
+    results.append(table, RUN)
+    before = table.read_bytes()
+
+    def full_disk(_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(results.os, "fsync", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        results.append(table, RUN)
+    assert table.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [table]
+
+
+def test_tables_of_schema_1_stay_loadable():
+    rejax, ours = results.load(FIXTURE)
+    assert (rejax.implementation, rejax.seed, rejax.steps, rejax.evaluation_return) == ("rejax", 0, 501760, 500.0)
+    assert len(rejax.curve) == 20 and rejax.training_return == pytest.approx(472.25)
+    assert ours.versions == "jax 0.9.2, gymnax 1.0.1" and math.isnan(ours.sampled_return) and ours.curve == ()
+
+
+def test_a_column_that_an_older_table_lacks_takes_its_default(tmp_path):
+    table = tmp_path / "old.csv"
+    table.write_text(
+        "schema,task,environment,algorithm,implementation,seed,steps,evaluation_return\n1,a,e,ppo,rejax,0,10,2.5\n"
+    )
+    (row,) = results.load(table)
+    assert row.evaluation_return == 2.5 and row.settings == "" and math.isnan(row.wall_seconds)
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda text: text[: text.rindex("501760")], "line 2: schema '' is not among"),
+        (lambda text: text.replace("501760", "many"), "column 'steps' cannot hold 'many'"),
+        (lambda text: text.rstrip("\n") + ",1\n", "more cells than columns"),
+        (lambda text: text.replace(",1\n", ",99\n"), r"schema '99' is not among those .* \(1 to 1\)"),
+        (lambda text: text.replace("environment", "place"), "column 'environment' is missing"),
+    ],
+    ids=["cut", "wrong type", "extra cell", "newer schema", "renamed column"],
+)
+def test_a_damaged_table_is_named_and_not_overwritten(tmp_path, damage, message):
+    table = tmp_path / "ppo.csv"
+    results.append(table, RUN)
+    table.write_text(damage(table.read_text()))
+    damaged = table.read_text()
+    with pytest.raises(UserError, match=message):
+        results.append(table, RUN)
+    assert table.read_text() == damaged
+
+
+def test_unknown_names_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no results table at"):
+        results.load(tmp_path / "none.csv")
+    with pytest.raises(UserError, match="'sb3' is not one of jaxppo"):
+        results.append(tmp_path / "ppo.csv", replace(RUN, implementation="sb3"))
+
+
+def test_summary_has_a_row_for_each_code_and_settings():
+    runs = [replace(RUN, seed=seed, evaluation_return=score) for seed, score in enumerate([0.0, 400, 410, 420, 500])]
+    runs += [replace(RUN, implementation="rejax", seed=seed) for seed in range(3)]
+    runs += [replace(RUN, seed=0, evaluation_return=-1e6, settings="other")]
+    ours, rejax, other = results.summarise(runs)
+    assert (ours.seeds, ours.mean) == (5, pytest.approx(410.0)) and 0.0 <= ours.low <= 410.0 <= ours.high <= 500.0
+    assert (rejax.seeds, rejax.mean, rejax.low, rejax.high) == (3, 499.5, 499.5, 499.5)
+    assert other.mean == -1e6
+
+
+def test_a_repeated_seed_counts_once():
+    (summary,) = results.summarise([RUN, replace(RUN, evaluation_return=7.0)])
+    assert (summary.seeds, summary.mean) == (1, 7.0)
+
+
+def test_markdown_has_as_many_cells_in_every_line():
+    lines = results.markdown_table(results.summarise([RUN, replace(RUN, task="b")])).splitlines()
+    assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1
+    assert "501,760" in lines[2] and "499.5 … 499.5" in lines[2]
+
+
+def test_settings_are_told_apart_by_what_changes_a_run():
+    cartpole = tasks.TASKS["cartpole"]
+    assert tasks.settings_hash(replace(cartpole, goal="≥ 1", seeds=1)) == tasks.settings_hash(cartpole)
+    assert tasks.settings_hash(replace(cartpole, gamma=0.9)) != tasks.settings_hash(cartpole)
+    assert len({tasks.settings_hash(task) for task in tasks.TASKS.values()}) == len(tasks.TASKS)
+
+
+@pytest.mark.parametrize("task", tasks.TASKS.values(), ids=lambda task: task.name)
+def test_every_task_can_be_said_by_its_peer(task):
+    assert (task.num_envs * task.num_steps) % task.minibatches == 0
+    assert bool(task.peer) == bool(task.peer_environment)
+    if task.peer == "brax":
+        assert task.num_envs % task.minibatches == 0
+        assert not (task.anneal or task.clip_value or task.normalise_reward)
+    if task.peer == "rejax":
+        assert task.clip_value and task.distribution != "tanh_gaussian" and task.reward_scale == 1.0
