@@ -8,7 +8,7 @@ import pytest
 from experiments.greedy import GREEDY, _merge_score, maze, maze_shortest_path
 from jaxppo.envs import jumanji
 
-EPISODES = 400
+EPISODES = 200
 STEPS = {"Snake-v1": 200, "Maze-v0": 100, "Game2048-v1": 150, "Knapsack-v1": 50}
 
 
