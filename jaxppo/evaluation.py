@@ -15,7 +15,7 @@ from jaxppo.types import Array
 DEFAULT_LIMIT = 10_000
 """Steps after which an episode of an environment without a time limit is given up, and marked as not finished."""
 
-Act = Callable[[Any, Any, Array | None, Any, Array, Array], tuple[Array, Any]]
+Act = Callable[[Any, Array | None, Any, Array, Array], tuple[Array, Any]]
 
 
 class Evaluation(NamedTuple):
@@ -33,8 +33,7 @@ class Evaluation(NamedTuple):
 def policy_act(policy: Policy, parameters: Any, observe: Any, *, mode: bool) -> Act:
     """The policy as a player: its mode, or a sample."""
 
-    def act(view, raw_view, mask, memory, reset, keys):
-        del raw_view
+    def act(view, mask, memory, reset, keys):
         output = policy.apply(parameters, observe(view), mask, memory, reset)
         action = output.distribution.mode() if mode else sample(output.distribution, keys)
         return policy.to_environment(action), output.memory
@@ -47,7 +46,7 @@ def play(
 ) -> Evaluation:
     """`episodes` first episodes of as many environments, in parallel, until all have ended or the limit is reached.
 
-    act: (view, view, mask, memory, reset [N], keys [N]) -> (environment action, memory).
+    act: (view, mask, memory, reset [N], keys [N]) -> (environment action, memory).
     limit: default the environment's time limit, or DEFAULT_LIMIT where it has none.
     """
     spec: EnvironmentSpec = env.spec
@@ -66,7 +65,7 @@ def play(
         act_key, env_key = jax.random.split(jax.random.fold_in(play_key, t))
         view, mask = split_mask(spec, observation)
         reset = jnp.broadcast_to(t == 0, (episodes,))
-        action, memory = act(view, view, mask, memory, reset, key_for_each(act_key, index))
+        action, memory = act(view, mask, memory, reset, key_for_each(act_key, index))
         state, outcome = jax.vmap(env.step)(key_for_each(env_key, index), state, action)
         playing = ~result.finished
         reward = outcome.reward if outcome.reward.ndim == 1 else outcome.reward.mean(-1)
