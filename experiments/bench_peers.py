@@ -1,7 +1,7 @@
 """The peers beside ours: the same settings, the same steps, in virtual environments that this script makes.
 
-    python -m experiments.bench_peers setup                     # .venv-peers/rejax and .venv-peers/brax
-    python -m experiments.bench_peers learn [TASK ...]          # all seeds into experiments/results/peers.csv, resumable
+    python -m experiments.bench_peers setup              # .venv-peers/rejax and .venv-peers/brax
+    python -m experiments.bench_peers learn [TASK ...]   # the seeds that experiments/results/peers.csv lacks
     python -m experiments.bench_peers speed [--num-envs 512 4096]
 
 Peers run in processes of their own: they pin other versions than ours (`peers/*.txt`) and must not see our packages.
@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -27,6 +26,8 @@ from jaxppo.errors import UserError, unknown
 ROOT = Path(__file__).parents[1]
 SCRIPTS = Path(__file__).parent / "peers"
 PEERS = ("rejax", "brax")
+SPEED = dataclasses.replace(TASKS["cartpole"], num_steps=128, epochs=4, minibatches=4)
+"""The work of `speed`; what docs/results call the whole loop."""
 
 
 def python_of(peer: str) -> Path:
@@ -54,7 +55,6 @@ def learn(task: Task, seeds: list[int]) -> Iterator[results.Result]:
     with process:
         for line in process.stdout:
             run = json.loads(line)
-            last_tenth = [point for point in run["curve"][-2:] if not math.isnan(point)]
             yield results.Result(
                 task=task.name,
                 environment=task.environment,
@@ -64,18 +64,52 @@ def learn(task: Task, seeds: list[int]) -> Iterator[results.Result]:
                 steps=run["steps"],
                 evaluation_return=run["evaluation_return"],
                 sampled_return=run["sampled_return"],
-                training_return=statistics.fmean(last_tenth) if last_tenth else math.nan,
+                training_return=run["training_return"],
                 curve=tuple(run["curve"]),
                 wall_seconds=run["wall_seconds"],
                 compile_seconds=run["compile_seconds"],
-                versions=", ".join(f"{name} {number}" for name, number in run["versions"].items()),
+                versions=_join(run["versions"]),
                 commit=results.commit(),
                 settings=settings_hash(task),
             )
     if process.returncode:
-        raise UserError(
-            f"{task.peer} failed on task {task.name} (exit status {process.returncode}); see its output above"
-        )
+        raise UserError(f"{task.peer} failed on {task.name}, exit status {process.returncode}: see its output above")
+
+
+def speed(task: Task, repeats: int) -> Iterator[dict[str, dict]]:
+    """Time the whole loop of rejax and of ours on `task`, one after the other, `repeats` times each.
+
+    Both compile first and then wait for their turn, so that neither runs beside the other. Each round gives
+    {implementation: reply}; a reply has `seconds`, `steps`, `sampled_return` after them, `compile_seconds`, `versions`.
+    """
+    request = {"task": dataclasses.asdict(task), "seeds": list(range(repeats))}
+    contestants = {"rejax": ("rejax", "speed_rejax.py"), "jaxppo": ("", "speed_ours.py")}
+    processes = {}
+    try:
+        for name, (peer, script) in contestants.items():
+            processes[name] = _start(peer, script, request)
+            _hear(name, processes[name])
+        for _ in range(repeats):
+            yield {name: _turn(name, process) for name, process in processes.items()}
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def _turn(name: str, process: subprocess.Popen) -> dict:
+    _tell(process, {"go": True})
+    return _hear(name, process)
+
+
+def _hear(name: str, process: subprocess.Popen) -> dict:
+    if line := process.stdout.readline():
+        return json.loads(line)
+    raise UserError(f"{name} stopped with exit status {process.wait()}: see its output above")
+
+
+def _join(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in versions.items())
 
 
 def _start(peer: str, script: str, request: dict) -> subprocess.Popen:
@@ -86,11 +120,7 @@ def _start(peer: str, script: str, request: dict) -> subprocess.Popen:
     process = subprocess.Popen(
         [python, "-W", "ignore", SCRIPTS / script],
         cwd=ROOT,
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"),
-            "JAX_ENABLE_COMPILATION_CACHE": "0",
-        },
+        env={"JAX_PLATFORMS": "cpu", **os.environ, "JAX_ENABLE_COMPILATION_CACHE": "0"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -127,6 +157,40 @@ def _learn_all(names: list[str], peers: list[str], seeds: int | None, table: Pat
             )
 
 
+def _compare(sizes: list[int], repeats: int, min_steps: int, as_json: bool) -> None:
+    """Print the ratio for each number of environments: the median of the rounds' ratios, with the range."""
+    for num_envs in sizes:
+        samples = num_envs * SPEED.num_steps
+        task = dataclasses.replace(SPEED, num_envs=num_envs, total_steps=max(2, -(-min_steps // samples)) * samples)
+        rounds = list(speed(task, repeats))
+        rates = {name: [r[name]["steps"] / r[name]["seconds"] for r in rounds] for name in rounds[0]}
+        ratios = [ours / peer for ours, peer in zip(rates["jaxppo"], rates["rejax"], strict=True)]
+        report = {
+            "num_envs": num_envs,
+            "steps": rounds[0]["jaxppo"]["steps"],
+            "ratio": statistics.median(ratios),
+            "ratio_range": [min(ratios), max(ratios)],
+            "steps_per_second": {name: statistics.median(rate) for name, rate in rates.items()},
+            "compile_seconds": {name: reply["compile_seconds"] for name, reply in rounds[0].items()},
+            "sampled_return": {name: statistics.fmean(r[name]["sampled_return"] for r in rounds) for name in rates},
+            "versions": {name: _join(reply["versions"]) for name, reply in rounds[0].items()},
+        }
+        if as_json:
+            print(json.dumps(report), flush=True)
+            continue
+        print(
+            f"{num_envs} environments × {SPEED.num_steps} steps: ours is {report['ratio']:.2f} times as fast "
+            f"({min(ratios):.2f} … {max(ratios):.2f} in {repeats} rounds of {report['steps']:,} steps)"
+        )
+        for name in rates:
+            print(
+                f"  {name:7} {report['steps_per_second'][name]:>9,.0f} steps/s, compiled in "
+                f"{report['compile_seconds'][name]:.1f} s, return {report['sampled_return'][name]:.4g} afterwards "
+                f"({report['versions'][name]})",
+                flush=True,
+            )
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -137,6 +201,11 @@ def main(arguments: list[str] | None = None) -> None:
     command.add_argument("--peer", choices=PEERS, action="append", help="only tasks of this peer")
     command.add_argument("--seeds", type=int, help="seeds 0 … SEEDS − 1 instead of the task's own number")
     command.add_argument("--table", type=Path, default=results.FOLDER / "peers.csv")
+    command = commands.add_parser("speed", help="whole loop on CartPole, alternating with ours")
+    command.add_argument("--num-envs", type=int, nargs="+", default=[512, 4096])
+    command.add_argument("--repeats", type=int, default=5)
+    command.add_argument("--min-steps", type=int, default=2_000_000, help="steps in a round, at least")
+    command.add_argument("--json", action="store_true", help="one JSON object for each number of environments")
     options = parser.parse_args(arguments)
     try:
         if options.command == "setup":
@@ -146,6 +215,8 @@ def main(arguments: list[str] | None = None) -> None:
                 setup(peer)
         elif options.command == "learn":
             _learn_all(options.tasks, options.peer or list(PEERS), options.seeds, options.table)
+        else:
+            _compare(options.num_envs, options.repeats, options.min_steps, options.json)
     except UserError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None

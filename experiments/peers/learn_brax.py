@@ -118,7 +118,7 @@ def main() -> None:
             steps=-(-task["total_steps"] // samples) * samples,
             evaluation_return=by_mode,
             sampled_return=sampled,
-            curve=protocol.curve(np.array(tally.totals), np.array(tally.counts)),
+            **protocol.training(np.array(tally.totals), np.array(tally.counts)),
             wall_seconds=elapsed - compile_seconds,
             compile_seconds=compile_seconds,
             packages=("brax",),

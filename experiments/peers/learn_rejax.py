@@ -97,8 +97,8 @@ class ConvolutionalValue(VNetwork):
         return nn.Dense(1)(x).squeeze(1)
 
 
-def make_algorithm(task: dict) -> tuple[PPO, object, object]:
-    """(algorithm, untallied environment, its parameters)."""
+def make_algorithm(task: dict, *, tally: bool = True) -> tuple[PPO, object, object]:
+    """(algorithm, untallied environment, its parameters). Instead of rejax's evaluations it reads the tally, if any."""
     env, params = make(task["peer_environment"])
     samples = task["num_envs"] * task["num_steps"]
     updates = -(-task["total_steps"] // samples)
@@ -106,7 +106,7 @@ def make_algorithm(task: dict) -> tuple[PPO, object, object]:
     if task["anneal"]:
         learning_rate = optax.linear_schedule(learning_rate, 0.0, updates * task["epochs"] * task["minibatches"])
     algorithm = PPO.create(
-        env=Tallied(env),
+        env=Tallied(env) if tally else env,
         eval_freq=samples,
         skip_initial_evaluation=True,
         total_timesteps=updates * samples,
@@ -130,11 +130,12 @@ def make_algorithm(task: dict) -> tuple[PPO, object, object]:
         shape = (tuple(task["hidden"]), getattr(nn, task["activation"]))
         actor = ConvolutionalPolicy(algorithm.action_dim, *shape, channels=tuple(task["channels"]))
         algorithm = algorithm.replace(actor=actor, critic=ConvolutionalValue(*shape, channels=tuple(task["channels"])))
-    return algorithm, env, params
+    callback = _finished if tally else lambda *_: ()
+    return algorithm.replace(eval_callback=callback), env, params
 
 
 def _finished(algorithm, state, key):
-    """In place of rejax's evaluation after each update: the tally so far."""
+    """Sum and number of the returns so far."""
     return state.env_state.total.sum(), state.env_state.count.sum()
 
 
@@ -160,7 +161,6 @@ def make_evaluation(algorithm: PPO, env, params, episodes: int) -> Callable:
 def main() -> None:
     task, seeds = protocol.request()
     algorithm, env, params = make_algorithm(task)
-    algorithm = algorithm.replace(eval_callback=_finished)
     start = time.perf_counter()
     train = jax.jit(lambda key: algorithm.train(key)).lower(jax.random.key(0)).compile()
     compile_seconds = time.perf_counter() - start
@@ -175,7 +175,7 @@ def main() -> None:
             steps=algorithm.total_timesteps,
             evaluation_return=float(by_mode),
             sampled_return=float(sampled),
-            curve=protocol.curve(np.diff(total, prepend=0.0), np.diff(count, prepend=0)),
+            **protocol.training(np.diff(total, prepend=0.0), np.diff(count, prepend=0)),
             wall_seconds=wall_seconds,
             compile_seconds=compile_seconds,
             packages=("rejax", "gymnax"),

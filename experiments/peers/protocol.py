@@ -2,8 +2,11 @@
 
 import json
 import sys
+import time
+from collections.abc import Callable
 from importlib.metadata import version
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +29,34 @@ def reply(*, packages: tuple[str, ...], **fields) -> None:
     print(json.dumps({**fields, "versions": versions}), flush=True)
 
 
-def curve(totals: np.ndarray, counts: np.ndarray) -> list[float]:
-    """Mean return of the episodes that finished in each twentieth of the run; NaN where none did.
+def serve(
+    seeds: list[int],
+    *,
+    train: Callable[[int], Any],
+    sampled_return: Callable[[Any], Any],
+    packages: tuple[str, ...],
+    **fields,
+) -> None:
+    """Say that everything is compiled, then train one seed for each line of stdin and reply with the time it took."""
+    sampled_return(train(seeds[0]))
+    reply(packages=packages, **fields)
+    for seed, _ in zip(seeds, sys.stdin, strict=False):
+        start = time.perf_counter()
+        state = train(seed)
+        seconds = time.perf_counter() - start
+        reply(packages=packages, seed=seed, seconds=seconds, sampled_return=float(sampled_return(state)), **fields)
 
-    `totals` and `counts` [U] are the sum and the number of the returns that were finished in each update.
+
+def training(totals: np.ndarray, counts: np.ndarray) -> dict[str, object]:
+    """The learning curve, and the mean return in the last tenth of the run.
+
+    `totals` and `counts` [U] are the sum and the number of the returns of the episodes that ended in each update.
     """
-    edges = np.linspace(0, len(counts), POINTS + 1).round().astype(int)
+    return {"curve": _means(totals, counts, POINTS), "training_return": _means(totals, counts, 10)[-1]}
+
+
+def _means(totals: np.ndarray, counts: np.ndarray, parts: int) -> list[float]:
+    """Mean return in each of so many equal parts of the run; NaN where no episode ended."""
+    edges = np.linspace(0, len(counts), parts + 1).round().astype(int)
     pairs = [(totals[a:b].sum(), counts[a:b].sum()) for a, b in pairwise(edges)]
     return [float(total / count) if count else float("nan") for total, count in pairs]
