@@ -18,7 +18,7 @@ def carry_types(reset: Callable[..., PyTree], step: Callable[..., PyTree], *acti
     Both return (carry, observation) in a pytree of one structure. Returns it with `jax.ShapeDtypeStruct` leaves.
     """
     key = jax.random.key(0)
-    types = jax.eval_shape(reset, key)
+    types = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), jax.eval_shape(reset, key))
     for _ in range(4):
         after = jax.eval_shape(step, key, types[0], *action)
         widened = jax.tree.map(_join, types, after)

@@ -1,0 +1,128 @@
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxppo.envs import listing, make, parameters, with_parameters
+from jaxppo.errors import UserError
+
+pytest.importorskip("brax")
+
+ROWS = {row.name: row for row in listing() if row.name.startswith("brax/")}
+LIGHT = ["brax/fast", "brax/inverted_pendulum", "brax/reacher"]
+
+
+def test_everything_registered_is_playable():
+    from brax import envs
+
+    assert set(ROWS) == {f"brax/{name}" for name in envs._envs}
+    assert all(row.playable for row in ROWS.values())
+
+
+@pytest.mark.parametrize("name", [n if n in LIGHT else pytest.param(n, marks=pytest.mark.slow) for n in ROWS])
+def test_contract(name, check_contract):
+    env = make(name)
+    assert env.spec.time_limit == 1000
+    check_contract(env)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(ROWS) - set(LIGHT)))
+def test_plays(name, play):
+    first, _, step = play(make(name), steps=2)
+    for leaf in jax.tree.leaves((first, step)):
+        assert np.isfinite(leaf).all()
+    assert not step.truncated.any()
+
+
+def test_plays_as_brax_does(play):
+    """Against brax's own episode wrapper, from the same start with the same actions: ends and observations."""
+    from brax.envs.wrappers.training import EpisodeWrapper
+
+    env = make("brax/inverted_pendulum", time_limit=6)
+    theirs = EpisodeWrapper(env.simulator.library, 6, 1)
+
+    def both(key, actions):
+        state, _ = env.reset(key)
+
+        def step(carry, action):
+            mine, their = carry
+            mine, outcome = env.step(key, mine, action)
+            their = theirs.step(their, action)
+            return (mine, their), (outcome, their.obs, their.reward, their.done, their.info["truncation"])
+
+        return jax.lax.scan(step, (state, theirs.reset(key)), actions)[1]
+
+    keys = jax.random.split(jax.random.key(0), 4)
+    push = jnp.broadcast_to(jnp.array([0.0, 0.0, 1.0, 1.0])[:, None, None], (4, 6, 1))
+    outcome, observation, reward, done, truncation = jax.jit(jax.vmap(both))(keys, push)
+    np.testing.assert_allclose(outcome.observation, observation, atol=1e-5)
+    np.testing.assert_allclose(outcome.reward, reward)
+    np.testing.assert_array_equal(outcome.terminated | outcome.truncated, done == 1)
+    np.testing.assert_array_equal(outcome.truncated, truncation == 1)
+    assert outcome.truncated[0, 5] and not outcome.truncated[:, :5].any()
+    assert len(np.unique(observation[:, 0], axis=0)) == 4, "starts differ"
+
+
+def test_falling_is_a_termination(play):
+    """Pushed to one side the pendulum falls, and the observation is the one of the fall."""
+    _, _, step = play(make("brax/inverted_pendulum"), steps=40, policy=lambda _: jnp.ones(1))
+    assert step.terminated.any(axis=0).all() and not step.truncated.any()
+    at = np.argmax(step.terminated, axis=0)
+    assert (np.abs(step.observation[at, np.arange(2), 1]) > 0.2).all()
+
+
+def test_length_is_the_limit(play, check_limit):
+    env = make("brax/fast", time_limit=5)
+    _, _, step = play(env, steps=7)
+    check_limit(env, step)
+
+
+def test_the_callers_state_stays_as_it_was():
+    """brax writes into the dicts of the state that it is given."""
+    env = make("brax/reacher")
+
+    def metrics(key):
+        state, _ = env.reset(key)
+        env.step(key, state, jnp.ones(2))
+        return state.simulation.metrics
+
+    assert all((value == 0).all() for value in jax.jit(metrics)(jax.random.key(0)).values())
+
+
+def test_physics_can_be_traced():
+    env = make("brax/inverted_pendulum", physics={"gravity": [0.0, 0.0, -9.81]})
+    assert set(parameters(env)) == {"gravity"}
+    state, _ = env.reset(jax.random.key(0))
+
+    def fall(gravity):
+        heavier = with_parameters(env, **{"gravity": jnp.zeros(3).at[2].set(gravity)})
+        return heavier.step(jax.random.key(0), state, jnp.zeros(1))[1].observation[3]
+
+    falls = jax.jit(jax.vmap(fall))(jnp.array([-9.81, -50.0]))
+    assert abs(falls[1]) > abs(falls[0])
+
+
+def test_making_is_quiet(capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        make("brax/inverted_pendulum", n_frames=1)
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (dict(name="brax/reacher", backend="sprng"), "did you mean spring"),
+        (dict(name="brax/ant", ctrl_cost=1.0), "did you mean ctrl_cost_weight"),
+        (dict(name="brax/reachr"), "did you mean brax/reacher"),
+        (dict(name="brax/reacher", time_limit=-1), "at least 1"),
+        (dict(name="brax/fast", physics={"gravity": 1.0}), "has no 'gravity'"),
+        (dict(name="brax/swimmer", backend="spring"), "Unsupported backend"),
+    ],
+)
+def test_bad_input(request_, message):
+    with pytest.raises(UserError, match=message):
+        make(request_.pop("name"), **request_)
