@@ -53,8 +53,7 @@ def learn(task: Task, seeds: list[int]) -> Iterator[results.Result]:
     assert task.peer is not None
     process = _start(task.peer, f"learn_{task.peer}.py", {"task": dataclasses.asdict(task), "seeds": seeds})
     with process:
-        for line in process.stdout:
-            run = json.loads(line)
+        for run in _messages(process):
             yield results.Result(
                 task=task.name,
                 environment=task.environment,
@@ -103,9 +102,18 @@ def _turn(name: str, process: subprocess.Popen) -> dict:
 
 
 def _hear(name: str, process: subprocess.Popen) -> dict:
-    if line := process.stdout.readline():
-        return json.loads(line)
+    for message in _messages(process):
+        return message
     raise UserError(f"{name} stopped with exit status {process.wait()}: see its output above")
+
+
+def _messages(process: subprocess.Popen) -> Iterator[dict]:
+    """The JSON lines of its stdout. What else a library prints there, brax for example when imported, is passed on."""
+    for line in process.stdout:
+        if line.startswith("{"):
+            yield json.loads(line)
+        else:
+            print(line, end="", file=sys.stderr)
 
 
 def _join(versions: dict[str, str]) -> str:

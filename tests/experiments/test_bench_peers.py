@@ -48,7 +48,9 @@ def test_only_missing_seeds_are_run(tmp_path, monkeypatch, capsys):
 
     def start(peer, script, request):
         asked.append((peer, script, request["seeds"]))
-        lines = "".join(json.dumps(REPLY | {"seed": seed}) + "\n" for seed in request["seeds"])
+        lines = "a library says hello\n" + "".join(
+            json.dumps(REPLY | {"seed": seed}) + "\n" for seed in request["seeds"]
+        )
         return bench_peers.subprocess.Popen(["echo", "-n", lines], stdout=bench_peers.subprocess.PIPE, text=True)
 
     monkeypatch.setattr(bench_peers, "_start", start)
