@@ -115,10 +115,16 @@ def episode_end(step: Step) -> Array:
 
 
 def strongly_typed(tree: PyTree) -> PyTree:
-    """Every leaf as an array of a definite type; a weak one would make a scan's carry change type and recompile."""
+    """Every leaf as an array of its own and of a definite type.
+
+    A weak type would make a scan's carry change type and recompile; two leaves in one buffer (a state that is also the
+    observation) cannot be donated.
+    """
 
     def strong(leaf):
-        leaf = jnp.asarray(leaf)
+        leaf = jnp.copy(leaf)
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return leaf
         return jax.lax.convert_element_type(leaf, leaf.dtype)
 
     return jax.tree.map(strong, tree)

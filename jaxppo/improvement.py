@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxppo.config import Hyperparameters, PPOConfig
 from jaxppo.optimisers import Combine, optimiser_step, sum_of_gradients
+from jaxppo.packing import pack
 from jaxppo.randomness import minibatch_indices
 from jaxppo.types import Array, PyTree
 
@@ -26,9 +27,9 @@ class Progress(NamedTuple):
     go: Array
 
 
-def take_samples(batch: PyTree, indices: Array) -> PyTree:
-    """Rows `indices` of leaves [T·N, ...]; every index is unique and in range."""
-    return jax.tree.map(lambda x: x.at[indices].get(mode="promise_in_bounds", unique_indices=True), batch)
+def take_rows(rows: Array, indices: Array) -> Array:
+    """Rows `indices` [B] of [T·N, ...]; every index is unique and in range."""
+    return rows.at[indices].get(mode="promise_in_bounds", unique_indices=True)
 
 
 def combined_gradient(terms: LossTerms, parameters: PyTree, minibatch: PyTree, combine: Combine, key: Array):
@@ -65,7 +66,7 @@ def improve(
     """
 
     def minibatch_step(progress: Progress, inputs) -> tuple[Progress, dict[str, Array]]:
-        batch, epoch_key, i = inputs
+        rows, unpack, epoch_key, i = inputs
         indices = minibatch_indices(
             epoch_key,
             i,
@@ -76,7 +77,7 @@ def improve(
             method=config.shuffle,
         )
         gradient, values, diagnostics = combined_gradient(
-            terms, progress.parameters, take_samples(batch, indices), combine, jax.random.fold_in(epoch_key, i)
+            terms, progress.parameters, unpack(take_rows(rows, indices)), combine, jax.random.fold_in(epoch_key, i)
         )
         go = progress.go & ~(diagnostics["approximate_kl"] > hyper.target_kl)
         new_parameters, new_optimiser, report = optimiser_step(
@@ -95,9 +96,11 @@ def improve(
     def epoch_step(progress: Progress, epoch: Array) -> tuple[Progress, dict[str, Array]]:
         epoch_key = jax.random.fold_in(key, epoch)
         samples = batch_for_epoch(progress.parameters, epoch)
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
+        rows, unpack = pack(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples))
         return jax.lax.scan(
-            lambda carry, i: minibatch_step(carry, (flat, epoch_key, i)), progress, jnp.arange(config.minibatches)
+            lambda carry, i: minibatch_step(carry, (rows, unpack, epoch_key, i)),
+            progress,
+            jnp.arange(config.minibatches),
         )
 
     start = Progress(parameters, optimiser, jnp.ones((), bool))

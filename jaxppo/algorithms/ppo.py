@@ -102,13 +102,13 @@ def ppo(
         hyper = hyper.replace(  # type: ignore[attr-defined]
             surrogate=surrogate.entry.resolve(hyper.surrogate), advantage=estimator.resolve(hyper.advantage)
         )
-        hyper = strongly_typed(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), hyper))
+        hyper = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), hyper)
         start = strongly_typed(env if environment is None else environment)
         parameter_key, begin_key, run_key = jax.random.split(key, 3)
         parameters = policy.init(parameter_key)
         carry = begin(start, policy, begin_key, index, config.group_size)
         now = at_fraction(hyper, jnp.zeros(()))
-        return TrainState(
+        state = TrainState(
             parameters=parameters,
             optimiser=make_direction(config.optimiser, now).init(parameters),
             statistics=init_observation_statistics(spec, config.normalise_observation),
@@ -117,11 +117,12 @@ def ppo(
             advantage_state=estimator.facts.get("initial_state", tuple)(),
             hyper=hyper,
             env=start,
-            carry=strongly_typed(carry),
+            carry=carry,
             key=run_key,
             samples=Counter.zero(),
             updates=jnp.zeros((), jnp.int32),
         )
+        return strongly_typed(state)
 
     def estimate(rollout: Rollout, critic, hyper, state, key):
         """Advantages, targets and weights by the estimator of the configuration; and its state."""
