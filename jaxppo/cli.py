@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from jaxppo.errors import UserError, unknown
+from jaxppo.program.files import in_words
 
 COMMANDS = {
     "train": ("train", "train a policy in a new run directory"),
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _fail(str(error))
     except OSError as error:
-        return _fail(_system(error))
+        return _fail(in_words(error))
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("jaxppo"):
             raise
@@ -69,14 +70,6 @@ def _command(name: str):
 def _fail(message: str) -> int:
     print(f"jaxppo: error: {' '.join(message.split())}", file=sys.stderr)
     return 2
-
-
-def _system(error: OSError) -> str:
-    """An error of the machine in one line."""
-    if error.strerror is None:
-        return str(error) or type(error).__name__
-    place = f"{error.filename}: " if error.filename else ""
-    return f"{place}{error.strerror}"
 
 
 def _help() -> str:

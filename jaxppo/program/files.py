@@ -41,3 +41,10 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged, it holds no {what} (not a JSON object)")
     return content
+
+
+def in_words(error: OSError) -> str:
+    """What the machine refused, in one line: `runs/a: No space left on device`."""
+    if error.strerror is None:
+        return str(error) or type(error).__name__
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -3,8 +3,10 @@
 import sys
 from typing import Any
 
+from jaxppo.errors import UserError
 from jaxppo.program import progress, runner
 from jaxppo.program.configuration import RunConfig
+from jaxppo.program.files import in_words
 from jaxppo.program.metrics_table import MetricsTable, read_table
 from jaxppo.program.run_directory import RunDirectory
 from jaxppo.program.runner import Runner, Switches
@@ -35,7 +37,10 @@ def finish(
     *,
     seconds: float = 0.0,
 ) -> None:
-    """Trains to the end, draws the learning curve and says where everything is."""
+    """Trains to the end, draws the learning curve and says where everything is.
+
+    Raises UserError where the run cannot be written any more, and what `Runner.train` raises.
+    """
     shown = progress.choose(run.config.total_steps, quiet=switches.quiet)
     if not switches.quiet:
         print(f"{run.env} in {directory.path}", file=sys.stderr)
@@ -44,6 +49,11 @@ def finish(
     except Interrupted:
         draw(run, directory)
         raise
+    except OSError as error:
+        raise UserError(
+            f"{in_words(error)}; the run is whole up to its last checkpoint: once that is put right, "
+            f"`jaxppo resume {directory.path}` goes on"
+        ) from error
     finally:
         shown.close()
         table.close()
