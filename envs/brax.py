@@ -166,7 +166,7 @@ def _like(name: str, library: Any, path: str, value: Any) -> Array:
     for part in path.split("."):
         if not hasattr(node, part):
             raise UserError(
-                f"physics of brax/{name} has no {path!r}: it is a path in brax's System, such as gravity or opt.timestep"
+                f"physics of brax/{name} has no {path!r}: paths lead into brax's System, such as gravity, opt.timestep"
             )
         node = getattr(node, part)
     try:
