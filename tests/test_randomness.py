@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxppo.improvement import take_samples
+from jaxppo.improvement import take_rows
+from jaxppo.packing import pack
 from jaxppo.randomness import ROUNDS, feistel_permutation, key_for_each, minibatch_indices, permute, radices
 
 SIZES = [1, 2, 3, 4, 6, 7, 12, 97, 256, 289, 1000, 1024, 2310, 4096, 65536, 128 * 63, 1009 * 16]
@@ -114,9 +115,10 @@ def test_tagged_samples_survive_the_shuffle(shape, method):
     t, n = jnp.meshgrid(jnp.arange(steps), jnp.arange(envs), indexing="ij")
     tagged = {"t": t, "both": jnp.stack([t, n], -1), "n": n.astype(jnp.float32)}
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tagged)
+    rows, unpack = pack(flat)
     seen = []
     for indices in epoch_of_minibatches(jax.random.key(1), method=method, **shape):
-        got = take_samples(flat, jnp.asarray(indices))
+        got = unpack(take_rows(rows, jnp.asarray(indices)))
         np.testing.assert_array_equal(got["t"], got["both"][:, 0])
         np.testing.assert_array_equal(got["n"], got["both"][:, 1])
         of_block = np.bincount(got["both"][:, 1] // (envs // shape["blocks"]), minlength=shape["blocks"])

@@ -1,0 +1,117 @@
+"""Epochs and minibatches on a loss that is simple enough to follow by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxppo.config import Hyperparameters
+from jaxppo.improvement import combined_gradient, improve
+from jaxppo.optimisers import make_direction, sum_of_gradients
+
+HYPER = Hyperparameters().replace(learning_rate=0.1, max_grad_norm=1e6)
+START = {"w": jnp.array([0.0, 0.0])}
+
+
+def terms(parameters, batch):
+    """Two losses whose sum is least at the mean of the samples; `approximate_kl` is how far w has gone."""
+    w = parameters["w"]
+    losses = {"left": jnp.square(w[0] - batch["x"]).mean(), "right": 2 * jnp.square(w[1] - batch["x"]).mean()}
+    return losses, {"approximate_kl": jnp.abs(w).sum(), "w": w, "seen": batch["x"].sum()}
+
+
+def run(tiny, hyper=HYPER, combine=sum_of_gradients, loss=terms, by_epoch=None, **changes):
+    config = tiny(optimiser="sgd", **changes)
+    x = jnp.arange(64.0).reshape(8, 8) / 64
+    return jax.jit(
+        lambda hyper: improve(
+            config,
+            hyper,
+            START,
+            make_direction("sgd", hyper).init(START),
+            jax.random.key(0),
+            by_epoch or (lambda parameters, epoch: {"x": x}),
+            loss,
+            combine,
+        )
+    )(hyper)
+
+
+def test_steps_follow_the_gradient_of_each_minibatch(tiny):
+    parameters, _, out = run(tiny, epochs=3, minibatches=4)
+    w = np.zeros(2)
+    for epoch in range(3):
+        for i in range(4):
+            np.testing.assert_allclose(out["w"][epoch, i], w, rtol=1e-4, atol=1e-6)
+            mean = float(out["seen"][epoch, i]) / 16
+            w = w - 0.1 * np.array([2.0, 4.0]) * (w - mean)
+    np.testing.assert_allclose(parameters["w"], w, rtol=1e-4)
+    np.testing.assert_allclose(out["seen"].sum(1), np.arange(64).sum() / 64, rtol=1e-5)
+    assert len(set(np.asarray(out["seen"]).ravel().tolist())) == 12  # every epoch and minibatch is another
+
+
+def test_nothing_moves_after_the_kl_has_tripped(tiny):
+    parameters, _, out = run(tiny, HYPER.replace(target_kl=0.4), epochs=4, minibatches=4)
+    w, taken, kl = out["w"].reshape(16, 2), out["steps_taken"].ravel(), out["approximate_kl"].ravel()
+    first = int(np.argmax(np.asarray(kl) > 0.4))
+    assert 0 < first < 12
+    assert taken.tolist() == [1.0] * first + [0.0] * (16 - first)
+    for later in w[first:]:
+        np.testing.assert_array_equal(later, w[first])
+    np.testing.assert_array_equal(parameters["w"], w[first])
+    free = run(tiny, epochs=4, minibatches=4)[2]["w"].reshape(16, 2)
+    np.testing.assert_array_equal(free[: first + 1], w[: first + 1])
+    assert not np.array_equal(free[first + 1], w[first])
+
+
+def test_a_kl_that_is_not_a_number_does_not_stop(tiny):
+    def broken(parameters, batch):
+        losses, diagnostics = terms(parameters, batch)
+        return losses, diagnostics | {"approximate_kl": jnp.float32(jnp.nan)}
+
+    assert float(run(tiny, HYPER.replace(target_kl=0.1), loss=broken)[2]["steps_taken"].sum()) == 4
+
+
+def test_minibatches_without_a_finite_gradient_are_skipped_and_counted(tiny):
+    def broken(parameters, batch):
+        losses, diagnostics = terms(parameters, batch)
+        hole = jnp.where(batch["x"][0] > 0.5, jnp.nan, 0.0)
+        return {"left": losses["left"] + hole * parameters["w"][0], "right": losses["right"]}, diagnostics
+
+    parameters, _, out = run(tiny, loss=broken, epochs=4, minibatches=8)
+    skipped, taken = float(out["skipped_updates"].sum()), float(out["steps_taken"].sum())
+    assert np.isfinite(parameters["w"]).all() and np.isfinite(out["grad_norm"]).all()
+    assert skipped > 0 and taken > 0 and skipped + taken == 32
+
+
+def test_the_list_of_gradients_sums_to_the_plain_gradient(tiny, assert_trees_close):
+    def listed(gradients, key):
+        assert len(gradients) == 2
+        return sum_of_gradients(gradients, key)
+
+    fast, slow = run(tiny), run(tiny, combine=listed)
+    assert_trees_close(fast, slow)
+
+
+def test_combination_sees_one_gradient_for_each_term():
+    batch = {"x": jnp.array([1.0, 3.0])}
+    seen, _, _ = combined_gradient(terms, START, batch, lambda gradients, key: gradients, jax.random.key(0))
+    np.testing.assert_allclose([g["w"] for g in seen], [[-4.0, 0.0], [0.0, -8.0]])
+    only_right, *_ = combined_gradient(terms, START, batch, lambda gradients, key: gradients[1], jax.random.key(0))
+    np.testing.assert_allclose(only_right["w"], [0.0, -8.0])
+
+
+def test_every_epoch_asks_for_its_batch_with_the_current_parameters(tiny):
+    def by_epoch(parameters, epoch):
+        return {"x": jnp.full((8, 8), epoch.astype(jnp.float32)) + parameters["w"][0]}
+
+    out = run(tiny, by_epoch=by_epoch, epochs=3, minibatches=2)[2]
+    expected = np.arange(3.0) + np.asarray(out["w"])[:, 0, 0]
+    np.testing.assert_allclose(out["seen"] / 32, np.broadcast_to(expected[:, None], (3, 2)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("minibatches", [1, 64])
+def test_one_minibatch_and_minibatches_of_one(tiny, minibatches):
+    _, _, out = run(tiny, epochs=1, minibatches=minibatches, num_envs=1, num_steps=64, blocks=1)
+    assert out["seen"].shape == (1, minibatches)
+    assert len(set(np.asarray(out["seen"]).ravel().tolist())) == minibatches
