@@ -42,7 +42,7 @@ types: setup
 	$(BIN)/pyright --project pyrightconfig.json
 
 suite: setup
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not notebook"
 
 notebooks: setup
 	timeout 1200 $(BIN)/python -m pytest tests/test_notebooks.py -m notebook
