@@ -37,7 +37,7 @@ _LIMIT = "max_steps_in_episode"
 _UNPLAYABLE = {
     "MNISTBandit-bsuite": "needs a download: gymnax fetches the MNIST images when it makes the environment",
 }
-_POOLED = frozenset({"SimpleBandit-bsuite", "Swimmer-misc"})  # experiments/reset_strategies.py
+_POOLED = frozenset({"Freeway-MinAtar", "SimpleBandit-bsuite", "Swimmer-misc"})  # experiments/reset_strategies.py
 
 
 def listing() -> list[Listing]:
