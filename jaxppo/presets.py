@@ -32,41 +32,37 @@ class Preset:
         changes = {**self.config}
         if "network" in changes:
             changes["network"] = replace(config.network, **changes["network"])
-        return replace(config, **changes), Hyperparameters().replace(**self.hyper)
+        return replace(config, **changes), replace(Hyperparameters(), **self.hyper)
 
+
+# Without scaled rewards the critic, which has to reach returns near 100, swallows the clipped gradient: of five seeds
+# two ended at 500, against five of five with them (300k steps).
+_CARTPOLE = Preset(
+    "jaxppo/cartpole",
+    config={"total_steps": 500_000, "num_envs": 32, "num_steps": 64, "normalise_reward": True},
+    hyper={"learning_rate": Schedule(1e-3, 0.0), "entropy_coefficient": 0.01},
+    summary="balance a pole on a cart; reaches the limit of 500",
+)
 
 PRESETS: dict[str, Preset] = {
-    "demo": Preset(
-        "jaxppo/cartpole",
-        config={"total_steps": 300_000, "num_envs": 32, "num_steps": 64, "epochs": 4, "minibatches": 4},
-        hyper={"learning_rate": Schedule(1e-3, 0.0), "entropy_coefficient": 0.01, "advantage": {"lam": 0.95}},
+    "demo": replace(
+        _CARTPOLE,
+        config={**_CARTPOLE.config, "total_steps": 300_000},
         summary="what `make demo` trains, in well under a minute",
     ),
-    "cartpole": Preset(
-        "jaxppo/cartpole",
-        config={"total_steps": 500_000, "num_envs": 32, "num_steps": 64, "epochs": 4, "minibatches": 4},
-        hyper={"learning_rate": Schedule(1e-3, 0.0), "entropy_coefficient": 0.01, "advantage": {"lam": 0.95}},
-        summary="balance a pole; reaches the limit of 500",
-    ),
-    "gymnax-cartpole": Preset(
-        "gymnax/CartPole-v1",
-        config={"total_steps": 500_000, "num_envs": 32, "num_steps": 64, "epochs": 4, "minibatches": 4},
-        hyper={"learning_rate": Schedule(1e-3, 0.0), "entropy_coefficient": 0.01, "advantage": {"lam": 0.95}},
-        summary="the same task in gymnax",
-    ),
+    "cartpole": _CARTPOLE,
+    "gymnax-cartpole": replace(_CARTPOLE, env="gymnax/CartPole-v1", summary="the same task in gymnax"),
     "pendulum": Preset(
         "gymnax/Pendulum-v1",
         config={
             "total_steps": 1_000_000,
-            "num_envs": 16,
-            "num_steps": 128,
+            "num_envs": 32,
+            "num_steps": 64,
             "epochs": 10,
-            "minibatches": 16,
-            "normalise_observation": True,
             "normalise_reward": True,
         },
-        hyper={"learning_rate": 1e-3, "gamma": 0.95, "advantage": {"lam": 0.95}},
-        summary="swing up and hold",
+        hyper={"learning_rate": Schedule(1e-3, 0.0), "gamma": 0.95},
+        summary="swing a pendulum up and hold it",
     ),
 }
 

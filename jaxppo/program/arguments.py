@@ -81,16 +81,17 @@ def assignments(words: Iterable[str]) -> dict[str, str]:
 
 def hyperparameters(texts: Mapping[str, str], base: Hyperparameters) -> Hyperparameters:
     """`base` with the numbers that `texts` gives by field name. Raises UserError."""
-    return base.replace(**{name: read_number(name, text) for name, text in texts.items()})
+    return dataclasses.replace(base, **{name: read_number(name, text) for name, text in texts.items()})
 
 
 def field_documents(kind: type) -> dict[str, str]:
     """Field name to the text that follows it in the source of the dataclass `kind`."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
     found = {}
-    for statement, following in itertools.pairwise(body):
+    for statement, following in itertools.pairwise(definition.body):
         if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-            found[statement.target.id] = ast.literal_eval(following.value)
+            found[ast.unparse(statement.target)] = ast.literal_eval(following.value)
     return found
 
 
@@ -108,7 +109,7 @@ def flags(kind: type, prefix: str = "") -> Iterator[str]:
     for name, hint in get_type_hints(kind, include_extras=True).items():
         bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         flag = name.replace("_", "-")
-        if dataclasses.is_dataclass(bare):
+        if isinstance(bare, type) and dataclasses.is_dataclass(bare):
             yield from flags(bare, prefix if hint is not bare else f"{prefix}{flag}.")
         else:
             yield f"--{prefix}{flag}"

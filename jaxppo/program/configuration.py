@@ -158,8 +158,8 @@ def read_number(name: str, value: Any) -> Any:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     try:
-        return Schedule.parse(value)
-    except (TypeError, ValueError, AttributeError):
+        return Schedule.parse(str(value))
+    except ValueError:
         raise UserError(f"{name}={value!r} is not a number, START:END or START:END:DURATION") from None
 
 

@@ -80,12 +80,11 @@ class Bar:
         self._bar.stop()
 
 
-def choose(total_steps: int, *, quiet: bool, stream: TextIO | None = None) -> Progress:
+def choose(total_steps: int, *, quiet: bool) -> Progress:
     """The progress that fits: nothing if `quiet`, a bar on a terminal, otherwise lines. All on standard error."""
-    stream = stream or sys.stderr
     if quiet:
         return Silent()
-    return Bar(total_steps) if stream.isatty() else Lines(stream)
+    return Bar(total_steps) if sys.stderr.isatty() else Lines(sys.stderr)
 
 
 def describe(report: Report, *, left: bool = True) -> str:

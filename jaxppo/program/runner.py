@@ -203,8 +203,8 @@ class Runner:
 
     def _keep(self, state: PyTree, *, final: bool) -> None:
         """Saves `state` if it is the last, the best evaluated one so far, or time to."""
-        evaluated = self.run.watch.evaluate_every > 0 and self._score is not None
-        best = evaluated and (self._best is None or self._score > self._best)
+        score = self._score if self.run.watch.evaluate_every else None
+        best = score is not None and (self._best is None or score > self._best)
         due = time.monotonic() - self._saved_at >= max(self.run.watch.checkpoint_every, CHUNK_SECONDS / 2)
         if final or best or due:
             self._save(state)

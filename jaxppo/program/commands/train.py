@@ -55,7 +55,7 @@ class Train:
     advantage_numbers: tuple[str, ...] = ()
     """NAME VALUE pairs for the advantage estimator, e.g. lam 0.9; values may be schedules START:END."""
     config: Annotated[PPOConfig, _FLAT] = field(default_factory=PPOConfig)
-    numbers: Annotated[Numbers, _FLAT] = field(default_factory=Numbers)
+    numbers: Annotated[Numbers, _FLAT] = field(default_factory=Numbers)  # pyright: ignore[reportInvalidTypeForm]
     watch: Annotated[Watch, _FLAT] = field(default_factory=Watch)
     switches: Annotated[Switches, _FLAT] = field(default_factory=Switches)
 
@@ -91,7 +91,8 @@ def read(arguments: Sequence[str]) -> tuple[Train, RunConfig]:
     if not train.env:
         raise UserError("which environment? --env NAME or --preset NAME; `jaxppo list envs`, `jaxppo list presets`")
     hyper = command_line.hyperparameters({f.name: getattr(train.numbers, f.name) for f in fields(Numbers)}, base.hyper)
-    hyper = hyper.replace(
+    hyper = dataclasses.replace(
+        hyper,
         surrogate={**base.hyper.surrogate, **command_line.numbers("surrogate-numbers", train.surrogate_numbers)},
         advantage={**base.hyper.advantage, **command_line.numbers("advantage-numbers", train.advantage_numbers)},
     )
