@@ -35,8 +35,8 @@ class Preset:
         return replace(config, **changes), replace(Hyperparameters(), **self.hyper)
 
 
-# Without scaled rewards the critic, which has to reach returns near 100, swallows the clipped gradient: of five seeds
-# two ended at 500, against five of five with them (300k steps).
+# Without scaled rewards the critic, whose targets lie near 100, swallows the clipped gradient: two of five seeds ended
+# near 500, against all five with them (300k steps).
 _CARTPOLE = Preset(
     "jaxppo/cartpole",
     config={"total_steps": 500_000, "num_envs": 32, "num_steps": 64, "normalise_reward": True},

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
 
 @dataclass(frozen=True)
@@ -92,20 +92,22 @@ def describe(report: Report, *, left: bool = True) -> str:
     speed = f"{report.steps_per_second:,.0f}/s"
     speed = speed if report.compiled is None else f"compiled in {report.compiled:.1f} s"
     parts = [f"{report.steps:,} of {report.total_steps:,} steps", speed]
-    if report.episode_return is None:
-        parts.append("no episode finished yet")
-    else:
-        parts.append(f"return {report.episode_return:.4g} ± {report.spread:.2g}")
-        parts.append(f"length {report.episode_length:.4g}")
-    if report.evaluation:
-        parts.append(f"evaluated {evaluation_text(report.evaluation)}")
+    parts.append(result_text(report))
     if left and report.compiled is None:
         parts.append(f"{clock(report.seconds_left)} left")
     return " · ".join(parts)
 
 
-def evaluation_text(evaluation: Mapping[str, Any]) -> str:
-    return f"{evaluation['evaluation_return']:.4g} ± {evaluation['evaluation_deviation']:.2g}"
+def result_text(report: Report) -> str:
+    """`return 21.3 ± 9.8 · length 21 · evaluated 35 ± 4`."""
+    if report.episode_return is None:
+        parts = ["no episode finished yet"]
+    else:
+        parts = [f"return {report.episode_return:.4g} ± {report.spread:.2g}", f"length {report.episode_length:.4g}"]
+    if report.evaluation:
+        mean, deviation = report.evaluation["evaluation_return"], report.evaluation["evaluation_deviation"]
+        parts.append(f"evaluated {mean:.4g} ± {deviation:.2g}")
+    return " · ".join(parts)
 
 
 def clock(seconds: float) -> str:

@@ -11,6 +11,7 @@ import pytest
 from jaxppo.cli import main
 from jaxppo.program import checkpoint, runner
 from jaxppo.program.metrics_table import read_table
+from jaxppo.program.signals import Signals
 
 
 @pytest.fixture(autouse=True)
@@ -209,3 +210,22 @@ def test_the_first_nan_is_located(train, tmp_path, capsys, fake):
     said = capsys.readouterr().err
     assert "update 6 (after 160 steps)" in said and "encountered in log" in said and said.count("\n") == 1
     assert "conftest.py" in said and "jnp.log(jnp.where(bad" in said
+
+
+def test_flags_override_the_preset(tmp_path, fake):
+    run = tmp_path / "run"
+    flags = ["--preset", "demo", "--total-steps", "4096", "--learning-rate", "0.5", "--advantage-numbers", "lam", "0.9"]
+    assert main(["train", *flags, "--network.hidden", "8", "--quiet", "--run", str(run)]) == 0
+    config = json.loads((run / "config.json").read_text())
+    assert config["env"] == "jaxppo/cartpole" and config["config"]["num_envs"] == 32  # the preset's
+    assert config["config"]["total_steps"] == 4096 and config["hyper"]["learning_rate"] == 0.5
+    assert config["hyper"]["advantage"] == {"lam": 0.9} and config["hyper"]["entropy_coefficient"] == 0.01
+
+
+def test_a_second_interrupt_stops_at_once():
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

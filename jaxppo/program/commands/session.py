@@ -59,8 +59,7 @@ def finish(
         table.close()
     draw(run, directory)
     if not switches.quiet:
-        evaluated = outcome.report.evaluation if outcome.report else None
-        result = f", evaluated at {progress.evaluation_text(evaluated)}" if evaluated else ""
+        result = f", {progress.result_text(outcome.report)}" if outcome.report else ""
         print(f"done: {outcome.steps:,} steps in {progress.clock(outcome.seconds)}{result}; {directory.path}")
 
 
