@@ -24,6 +24,8 @@ class Task:
     """Environment steps; both sides round up to whole updates."""
     goal: str
     """What counts as learned, for people."""
+    threshold: float | None = None
+    """The same as a number, where it is one: the least return of the final policy's mode."""
     peer: Literal["rejax", "brax"] | None = None
     """Whose PPO stands beside ours."""
     peer_environment: str = ""
@@ -66,6 +68,7 @@ class Task:
 def settings_hash(task: Task) -> str:
     """Twelve hexadecimal digits of everything that changes a training run of `task`."""
     settings = asdict(replace(task, goal="", seeds=0))
+    del settings["threshold"]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -86,13 +89,14 @@ def _minatar(game: str) -> tuple[Task, Task]:
     return flat, replace(small, hidden=(128,))
 
 
-def _brax(name: str, total_steps: int, goal: str, **settings) -> Task:
+def _brax(name: str, total_steps: int, goal: str, threshold: float | None = None, **settings) -> Task:
     """A brax task on the spring backend; brax's PPO has a tanh-Gaussian head and a constant learning rate."""
     return Task(
         name,
         f"brax/{name}",
         total_steps,
         goal,
+        threshold,
         peer="brax",
         peer_environment=name,
         episode_limit=1000,
@@ -114,6 +118,7 @@ TASKS: dict[str, Task] = {
             "gymnax/CartPole-v1",
             500_000,
             "≥ 475",
+            475.0,
             peer_environment="CartPole-v1",
             num_steps=64,
             minibatches=4,
@@ -125,6 +130,7 @@ TASKS: dict[str, Task] = {
             "gymnax/Pendulum-v1",
             1_000_000,
             "≥ −250",
+            -250.0,
             peer_environment="Pendulum-v1",
             num_steps=64,
             epochs=10,
@@ -137,6 +143,7 @@ TASKS: dict[str, Task] = {
             "gymnax/Acrobot-v1",
             500_000,
             "≥ −100",
+            -100.0,
             peer_environment="Acrobot-v1",
             entropy_coefficient=0.01,
             **_CLASSIC,
@@ -153,7 +160,7 @@ TASKS: dict[str, Task] = {
         *_minatar("Breakout"),
         *_minatar("Asterix"),
         *_minatar("SpaceInvaders"),
-        _brax("inverted_pendulum", 1_000_000, "1000, the most there is"),
+        _brax("inverted_pendulum", 1_000_000, "1000, the most there is", 1000.0),
         _brax("reacher", 5_000_000, "as high as the peer", gamma=0.95, reward_scale=5.0),
         _brax("ant", 3_000_000, "as high as the peer", seeds=3, gamma=0.97, entropy_coefficient=1e-3),
         _brax("halfcheetah", 3_000_000, "as high as the peer", seeds=3, gamma=0.97, entropy_coefficient=1e-3),
