@@ -3,9 +3,9 @@
     python experiments/reset_strategies.py gymnax/CartPole-v1 brax/ant --envs 256
 
 Under vmap a fresh reset is computed in every step, needed or not; `pool` costs P resets an update, next to nothing.
-The rule: `fresh`, which has no bias, while a reset costs no more than 5 % of a training step, which is the environment's
-step and the learner's share (4 microseconds for a small network on vectors, 10 on pictures, on one core); otherwise
-`pool`. The clock is processor time, so that what else the machine does matters little.
+The rule: `fresh`, which has no bias, while a reset costs no more than 5 % of a training step, the environment's step
+and the learner's share (4 microseconds for a small network on vectors, 10 on pictures, on one core); otherwise `pool`.
+The clock is processor time, so that what else the machine does matters little.
 """
 
 import argparse

@@ -92,6 +92,7 @@ def test_the_callers_state_stays_as_it_was():
     assert all((value == 0).all() for value in jax.jit(metrics)(jax.random.key(0)).values())
 
 
+@pytest.mark.slow
 def test_physics_can_be_traced():
     env = make("brax/inverted_pendulum", physics={"gravity": [0.0, 0.0, -9.81]})
     assert set(parameters(env)) == {"gravity"}

@@ -13,7 +13,7 @@ PLAYABLE = [name for name, row in ROWS.items() if row.playable]
 HEAVY = ["gymnax/Asterix-MinAtar", "gymnax/Freeway-MinAtar", "gymnax/Seaquest-MinAtar"]  # to compile
 SEVERAL_STARTS = (  # elsewhere an episode starts from one picture, and differs later
     "CartPole-v1 Pendulum-v1 Acrobot-v1 MountainCar-v0 MountainCarContinuous-v0 Breakout-MinAtar Freeway-MinAtar "
-    "Catch-bsuite UmbrellaChain-bsuite DiscountingChain-bsuite PointRobot-misc Reacher-misc Swimmer-misc"
+    "Catch-bsuite UmbrellaChain-bsuite PointRobot-misc Reacher-misc Swimmer-misc"
 ).split()
 
 
