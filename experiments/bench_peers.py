@@ -8,7 +8,6 @@ Peers run in processes of their own: they pin other versions than ours (`peers/*
 """
 
 import argparse
-import dataclasses
 import hashlib
 import json
 import os
@@ -20,13 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments import results
-from experiments.tasks import TASKS, Task, settings_hash
+from experiments.tasks import TASKS, Task, settings, settings_hash
 from jaxppo.errors import UserError, unknown
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = Path(__file__).parent / "peers"
 PEERS = ("rejax", "brax")
-SPEED = dataclasses.replace(TASKS["cartpole"], num_steps=128, epochs=4, minibatches=4)
+SPEED_STEPS = 128
+SPEED = TASKS["cartpole"].changed(num_steps=SPEED_STEPS, epochs=4, minibatches=4)
 """The work of `speed`; what docs/results call the whole loop."""
 
 
@@ -51,7 +51,7 @@ def setup(peer: str) -> None:
 def learn(task: Task, seeds: list[int]) -> Iterator[results.Result]:
     """Train the task's peer on each of `seeds`; a result comes as soon as its seed is finished."""
     assert task.peer is not None
-    process = _start(task.peer, f"learn_{task.peer}.py", {"task": dataclasses.asdict(task), "seeds": seeds})
+    process = _start(task.peer, f"learn_{task.peer}.py", {"task": settings(task), "seeds": seeds})
     with process:
         for run in _messages(process):
             yield results.Result(
@@ -81,7 +81,7 @@ def speed(task: Task, repeats: int) -> Iterator[dict[str, dict]]:
     Both compile first and then wait for their turn, so that neither runs beside the other. Each round gives
     {implementation: reply}; a reply has `seconds`, `steps`, `sampled_return` after them, `compile_seconds`, `versions`.
     """
-    request = {"task": dataclasses.asdict(task), "seeds": list(range(repeats))}
+    request = {"task": settings(task), "seeds": list(range(repeats))}
     contestants = {"rejax": ("rejax", "speed_rejax.py"), "jaxppo": ("", "speed_ours.py")}
     processes = {}
     try:
@@ -168,8 +168,8 @@ def _learn_all(names: list[str], peers: list[str], seeds: int | None, table: Pat
 def _compare(sizes: list[int], repeats: int, min_steps: int, as_json: bool) -> None:
     """Print the ratio for each number of environments: the median of the rounds' ratios, with the range."""
     for num_envs in sizes:
-        samples = num_envs * SPEED.num_steps
-        task = dataclasses.replace(SPEED, num_envs=num_envs, total_steps=max(2, -(-min_steps // samples)) * samples)
+        samples = num_envs * SPEED_STEPS
+        task = SPEED.changed(num_envs=num_envs, total_steps=max(2, -(-min_steps // samples)) * samples)
         rounds = list(speed(task, repeats))
         rates = {name: [r[name]["steps"] / r[name]["seconds"] for r in rounds] for name in rounds[0]}
         ratios = [ours / peer for ours, peer in zip(rates["jaxppo"], rates["rejax"], strict=True)]
@@ -187,7 +187,7 @@ def _compare(sizes: list[int], repeats: int, min_steps: int, as_json: bool) -> N
             print(json.dumps(report), flush=True)
             continue
         print(
-            f"{num_envs} environments × {SPEED.num_steps} steps: ours is {report['ratio']:.2f} times as fast "
+            f"{num_envs} environments × {SPEED_STEPS} steps: ours is {report['ratio']:.2f} times as fast "
             f"({min(ratios):.2f} … {max(ratios):.2f} in {repeats} rounds of {report['steps']:,} steps)"
         )
         for name in rates:

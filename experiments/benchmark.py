@@ -17,11 +17,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxppo.envs import make
 
 from experiments import results
 from experiments.tasks import TASKS, Task, settings_hash
-from jaxppo import Hyperparameters, NetworkConfig, PPOConfig, Schedule, make_train, ppo
+from jaxppo import Hyperparameters, PPOConfig, make_train, ppo
+from jaxppo.envs import make
 from jaxppo.errors import UserError, unknown
 
 TABLE = results.FOLDER / "ppo.csv"
@@ -32,36 +32,12 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "brax", "jumanji", "nump
 
 def environment(task: Task) -> Any:
     """The task's environment."""
-    return make(task.environment, **({"time_limit": task.episode_limit} if task.episode_limit else {}))
+    return make(task.environment, **task.preset.env_parameters)
 
 
 def configure(task: Task) -> tuple[PPOConfig, Hyperparameters]:
-    """The task's settings in our words."""
-    config = PPOConfig(
-        total_steps=task.total_steps,
-        num_envs=task.num_envs,
-        num_steps=task.num_steps,
-        epochs=task.epochs,
-        minibatches=task.minibatches,
-        distribution=task.distribution,
-        clip_value=task.clip_value,
-        normalise_observation=task.normalise_observation,
-        normalise_reward=task.normalise_reward,
-        network=NetworkConfig(torso=task.torso, channels=task.channels, hidden=task.hidden, activation=task.activation),
-    )
-    hyper = Hyperparameters(
-        learning_rate=Schedule(task.learning_rate, 0.0) if task.anneal else task.learning_rate,
-        gamma=task.gamma,
-        entropy_coefficient=task.entropy_coefficient,
-        value_coefficient=task.value_coefficient,
-        max_grad_norm=task.max_grad_norm,
-        value_clip=task.clip,
-        adam_epsilon=task.adam_epsilon,
-        reward_scale=task.reward_scale,
-        surrogate={"epsilon": task.clip},
-        advantage={"lam": task.gae_lambda},
-    )
-    return config, hyper
+    """The task's settings."""
+    return task.preset.settings()
 
 
 def curve(returns: Any, points: int) -> tuple[float, ...]:

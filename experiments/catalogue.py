@@ -1,7 +1,7 @@
 """docs/catalogue.md from the registries: what there is, where it comes from, what it needs.
 
-    python -m experiments.catalogue            # write
-    python -m experiments.catalogue --check    # exit 1 if the committed page is not what this would write
+python -m experiments.catalogue            # write
+python -m experiments.catalogue --check    # exit 1 if the committed page is not what this would write
 """
 
 import sys

@@ -35,8 +35,8 @@ Written by `python -m experiments.report` from `experiments/results/*.csv`. The 
     python -m experiments.bench_peers learn    # rejax and brax's own PPO, in environments that it makes
 
 on two CPU cores; all resume. Settings: `experiments/tasks.py`, the same numbers for ours and the peer. Returns are
-those of the final policy's mode (ours 256 episodes, peers 128), interquartile mean over seeds with a 95 % bootstrap interval.
-Wall times are without compilation and were taken beside other work: compare them only roughly.
+those of the final policy's mode (ours 256 episodes, peers 128), interquartile mean over seeds with a 95 % bootstrap
+interval. Wall times are without compilation and were taken beside other work: compare them only roughly.
 
 What the same numbers do not make the same: rejax treats a time limit as an end, clips each entry of the gradient and
 always clips the critic's step; brax's PPO computes advantages anew for every minibatch of whole sequences, with a
@@ -124,12 +124,7 @@ def figure(rows: Sequence[results.Result]) -> None:
 
 def page(rows: Sequence[results.Result]) -> str:
     parts = [INTRODUCTION, f"![learning curves]({FIGURE.name})\n"]
-    parts.append(
-        "Curves: return of episodes in training (actions sampled), a twentieth of the steps a point; the line is"
-    )
-    parts.append(
-        "the interquartile mean, the band the range of the seeds (number in brackets); dotted: greedy or optimal.\n"
-    )
+    parts.append(CAPTION)
     parts.append("## Verdicts\n\n| task | goal | outcome |\n|---|---|---|")
     tables = []
     for task in TASKS.values():

@@ -1,27 +1,22 @@
-"""What is benchmarked, and with which settings: one table for ours and for the peers.
-
-The names of the settings are those of `jaxppo.config`. Every value can be expressed by the peer of its task, so that
-both sides run the same numbers; what a peer does in its own way whatever it is told stands in the docstring of its
-script in `peers/`.
-This module imports nothing but the standard library: the peers' virtual environments know nothing of jaxppo.
-"""
+"""What is benchmarked: presets of `jaxppo.presets`, with a goal, a number of seeds and, where there is one, a peer."""
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from jaxppo.presets import PRESETS, Preset
+from jaxppo.schedules import Schedule
 
 
 @dataclass(frozen=True)
 class Task:
-    """One environment with the settings that it is learned with."""
+    """A preset to be learned and measured."""
 
     name: str
     """How the task is called on the command line and in the tables."""
-    environment: str
-    """The name that `jaxppo.make` knows."""
-    total_steps: int
-    """Environment steps; both sides round up to whole updates."""
+    preset: Preset
+    """The settings, ours and the peer's."""
     goal: str
     """What counts as learned, for people."""
     threshold: float | None = None
@@ -32,142 +27,86 @@ class Task:
     """The peer's name of the environment."""
     seeds: int = 5
     """Seeds 0 … seeds − 1."""
-    episode_limit: int | None = None
-    """Time limit where the library leaves it to the caller (brax)."""
-    num_envs: int = 64
-    num_steps: int = 128
-    epochs: int = 4
-    minibatches: int = 8
-    learning_rate: float = 3e-4
-    anneal: bool = True
-    """Learning rate falls linearly to zero over the run (brax's own PPO has no such schedule)."""
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
-    clip: float = 0.2
-    entropy_coefficient: float = 0.0
-    value_coefficient: float = 0.5
-    """Times half the squared error."""
-    clip_value: bool = True
-    """Clip the critic's step by `clip` (rejax always does, brax never here)."""
-    max_grad_norm: float = 0.5
-    """Rejax clips each entry of the gradient by it, ours and brax the global norm."""
-    adam_epsilon: float = 1e-8
-    """Optax's default, which both peers take."""
-    torso: Literal["mlp", "cnn"] = "mlp"
-    """`cnn`: 3×3 convolution without padding, then the dense layers of `hidden`; `mlp` flattens."""
-    channels: tuple[int, ...] = (16,)
-    hidden: tuple[int, ...] = (64, 64)
-    activation: Literal["tanh", "relu", "silu"] = "tanh"
-    distribution: Literal["categorical", "gaussian", "tanh_gaussian"] = "categorical"
-    normalise_observation: bool = False
-    normalise_reward: bool = False
-    """Divide rewards by the running deviation of the discounted return."""
-    reward_scale: float = 1.0
+
+    def changed(self, **config: Any) -> "Task":
+        """This task with other values for fields of `PPOConfig`."""
+        return replace(self, preset=replace(self.preset, config={**self.preset.config, **config}))
+
+    @property
+    def environment(self) -> str:
+        return self.preset.env
+
+    @property
+    def total_steps(self) -> int:
+        return self.preset.settings()[0].total_steps
+
+    @property
+    def gamma(self) -> float:
+        return self.preset.settings()[1].gamma
+
+
+def settings(task: Task) -> dict[str, Any]:
+    """Everything that a peer needs to run the same, as plain numbers and words.
+
+    Every value can be expressed by the peer of its task; what a peer does in its own way whatever it is told stands in
+    the docstring of its script in `peers/`.
+    """
+    config, hyper = task.preset.settings()
+    rate = hyper.learning_rate
+    network = config.network
+    same = ("num_envs", "num_steps", "epochs", "minibatches", "clip_value", "distribution", "total_steps")
+    same += ("normalise_observation", "normalise_reward")
+    numbers = ("gamma", "entropy_coefficient", "value_coefficient", "max_grad_norm", "adam_epsilon", "reward_scale")
+    return {
+        "name": task.name,
+        "environment": task.environment,
+        "peer": task.peer,
+        "peer_environment": task.peer_environment,
+        "episode_limit": task.preset.env_parameters.get("time_limit"),
+        **{name: getattr(config, name) for name in same},
+        **{name: getattr(hyper, name) for name in numbers},
+        "distribution": "categorical" if config.distribution == "auto" else config.distribution,
+        "learning_rate": rate.start if isinstance(rate, Schedule) else rate,
+        "anneal": isinstance(rate, Schedule),  # linearly to zero over the run
+        "gae_lambda": hyper.advantage.get("lam", 0.95),
+        "clip": hyper.surrogate.get("epsilon", 0.2),
+        "torso": network.torso,
+        "channels": network.channels,
+        "hidden": network.hidden,
+        "activation": network.activation,
+    }
 
 
 def settings_hash(task: Task) -> str:
     """Twelve hexadecimal digits of everything that changes a training run of `task`."""
-    settings = asdict(replace(task, goal="", seeds=0))
-    del settings["threshold"]
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    facts = settings(task) | {"goal": "", "seeds": 0}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _minatar(game: str) -> tuple[Task, Task]:
-    """A MinAtar game with a flat network (settings of PureJaxRL) and with the small CNN of the MinAtar paper."""
-    flat = Task(
-        f"{game.lower()}-mlp",
-        f"gymnax/{game}-MinAtar",
-        5_000_000,
-        "as high as the peer",
-        peer="rejax",
-        peer_environment=f"{game}-MinAtar",
-        learning_rate=5e-3,
-        entropy_coefficient=0.01,
-        activation="relu",
-    )
-    small = replace(flat, name=f"{game.lower()}-cnn", total_steps=2_000_000, learning_rate=1e-3, torso="cnn")
-    return flat, replace(small, hidden=(128,))
+def _with_peer(peer: Literal["rejax", "brax"], name: str, preset: str, goal: str, threshold=None, seeds=5) -> Task:
+    settings = PRESETS[preset]
+    return Task(name, settings, goal, threshold, peer, settings.env.split("/")[1], seeds)
 
 
-def _brax(name: str, total_steps: int, goal: str, threshold: float | None = None, **settings) -> Task:
-    """A brax task on the spring backend; brax's PPO has a tanh-Gaussian head and a constant learning rate."""
-    return Task(
-        name,
-        f"brax/{name}",
-        total_steps,
-        goal,
-        threshold,
-        peer="brax",
-        peer_environment=name,
-        episode_limit=1000,
-        **dict(num_steps=32, anneal=False, clip_value=False, activation="silu", distribution="tanh_gaussian")
-        | dict(normalise_observation=True)
-        | settings,
-    )
-
-
-_CLASSIC = dict(peer="rejax", num_envs=32, learning_rate=1e-3)
-_JUMANJI = dict(peer=None, num_steps=64, learning_rate=1e-3, entropy_coefficient=0.01)
-_CONTINUOUS = dict(distribution="gaussian", normalise_reward=True)
+PEER = "as high as the peer"
 
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task(
-            "cartpole",
-            "gymnax/CartPole-v1",
-            500_000,
-            "≥ 475",
-            475.0,
-            peer_environment="CartPole-v1",
-            num_steps=64,
-            minibatches=4,
-            entropy_coefficient=0.01,
-            **_CLASSIC,
+        _with_peer("rejax", "cartpole", "gymnax-cartpole", "≥ 475", 475.0),
+        _with_peer("rejax", "pendulum", "pendulum", "≥ −250", -250.0),
+        _with_peer("rejax", "acrobot", "acrobot", "≥ −100", -100.0),
+        _with_peer("rejax", "mountaincar-continuous", "mountaincar-continuous", "as it is (solved: ≥ 90)"),
+        *(
+            _with_peer("rejax", f"{game}-{net}", f"{game}-{net}", PEER)
+            for game in ("breakout", "asterix", "spaceinvaders")
+            for net in ("mlp", "cnn")
         ),
-        Task(
-            "pendulum",
-            "gymnax/Pendulum-v1",
-            1_000_000,
-            "≥ −250",
-            -250.0,
-            peer_environment="Pendulum-v1",
-            num_steps=64,
-            epochs=10,
-            gamma=0.95,
-            **_CLASSIC,
-            **_CONTINUOUS,
-        ),
-        Task(
-            "acrobot",
-            "gymnax/Acrobot-v1",
-            500_000,
-            "≥ −100",
-            -100.0,
-            peer_environment="Acrobot-v1",
-            entropy_coefficient=0.01,
-            **_CLASSIC,
-        ),
-        Task(
-            "mountaincar-continuous",
-            "gymnax/MountainCarContinuous-v0",
-            500_000,
-            "as it is (solved: ≥ 90)",
-            peer_environment="MountainCarContinuous-v0",
-            **_CLASSIC,
-            **_CONTINUOUS,
-        ),
-        *_minatar("Breakout"),
-        *_minatar("Asterix"),
-        *_minatar("SpaceInvaders"),
-        _brax("inverted_pendulum", 1_000_000, "1000, the most there is", 1000.0),
-        _brax("reacher", 5_000_000, "as high as the peer", gamma=0.95, reward_scale=5.0),
-        _brax("ant", 3_000_000, "as high as the peer", seeds=3, gamma=0.97, entropy_coefficient=1e-3),
-        _brax("halfcheetah", 3_000_000, "as high as the peer", seeds=3, gamma=0.97, entropy_coefficient=1e-3),
-        Task("snake", "jumanji/Snake-v1", 2_000_000, "above greedy", torso="cnn", hidden=(128,), **_JUMANJI),
-        Task("maze", "jumanji/Maze-v0", 2_000_000, "above greedy", hidden=(128, 128), **_JUMANJI),
-        Task("2048", "jumanji/Game2048-v1", 2_000_000, "above greedy", normalise_reward=True, **_JUMANJI),
-        Task("knapsack", "jumanji/Knapsack-v1", 2_000_000, "above greedy", gamma=1.0, hidden=(128, 128), **_JUMANJI),
-        Task("lqr", "jaxppo/lqr", 2_000_000, "within 2 % of the optimum", epochs=10, clip_value=False, **_CONTINUOUS),
+        _with_peer("brax", "inverted_pendulum", "inverted_pendulum", "1000, the most there is", 1000.0),
+        _with_peer("brax", "reacher", "reacher", PEER),
+        _with_peer("brax", "ant", "ant", PEER, seeds=3),
+        _with_peer("brax", "halfcheetah", "halfcheetah", PEER, seeds=3),
+        *(Task(name, PRESETS[name], "above greedy") for name in ("snake", "maze", "2048", "knapsack")),
+        Task("lqr", PRESETS["lqr"], "within 2 % of the optimum"),
     )
 }

@@ -13,13 +13,14 @@ import protocol
 sys.path.append(str(Path(__file__).parents[2]))
 
 from experiments.benchmark import configure, environment
-from experiments.tasks import Task
+from experiments.tasks import TASKS
 from jaxppo import make_train, ppo
 
 
 def main() -> None:
     fields, seeds = protocol.request()
-    task = Task(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    sizes = ("num_envs", "num_steps", "epochs", "minibatches", "total_steps")
+    task = TASKS[fields["name"]].changed(**{name: fields[name] for name in sizes})
     env = environment(task)
     config, hyper = configure(task)
     start = time.perf_counter()

@@ -3,13 +3,12 @@
 import importlib.util
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from experiments import bench_peers, results
-from experiments.tasks import TASKS, settings_hash
+from experiments.tasks import TASKS, settings, settings_hash
 
 spec = importlib.util.spec_from_file_location("protocol", bench_peers.SCRIPTS / "protocol.py")
 protocol = importlib.util.module_from_spec(spec)
@@ -100,5 +99,6 @@ def test_a_peer_that_fails_is_named(monkeypatch, tmp_path, capsys):
 
 def test_what_is_timed_is_the_same_work_for_any_size():
     for num_envs in (512, 4096):
-        task = replace(bench_peers.SPEED, num_envs=num_envs)
-        assert (task.num_steps, task.epochs, task.minibatches, task.hidden) == (128, 4, 4, (64, 64))
+        work = settings(bench_peers.SPEED.changed(num_envs=num_envs))
+        names = ("num_envs", "num_steps", "epochs", "minibatches", "hidden")
+        assert [work[name] for name in names] == [num_envs, 128, 4, 4, (64, 64)]
