@@ -142,6 +142,13 @@ def test_log_probabilities_and_values_are_those_of_the_policy_that_acted(counted
         np.testing.assert_allclose(rollout.distribution.log_probs, output.distribution.log_probs, atol=1e-5)
 
 
+def test_every_step_and_every_rollout_draws_anew(counted):
+    """The policy is almost uniform over two actions: one key for all steps would repeat one of them."""
+    first, second = (np.asarray(rollout.action) for _, rollout, _ in counted[3])
+    assert (first.min(0) == 0).all() and (first.max(0) == 1).all()
+    assert not np.array_equal(first, second)
+
+
 def test_samples_of_an_environment_do_not_depend_on_the_others(tiny, toy):
     """Chunks of the global indices see what the whole sees."""
     env, config = toy(), tiny()
