@@ -11,11 +11,13 @@ The manifest is needed because a flipped byte in an orbax checkpoint restores wi
 arrays without elements are left out of orbax because it refuses them.
 """
 
+import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,21 +105,15 @@ def save(
 
     Raises OSError where the disk is full or the directory cannot be written; the older checkpoints are then all there.
     """
-    import orbax.checkpoint as ocp
-
     final, temporary = directory / f"step-{steps:015d}", directory / f".saving-{steps:015d}"
     arrays = flatten(state)
     for leftover in directory.glob(".saving-*"):
         shutil.rmtree(leftover)
     try:
         temporary.mkdir()
-        filled = {name: array for name, array in arrays.items() if array.size}
-        try:
-            ocp.PyTreeCheckpointer().save(temporary.absolute() / "state", filled)
-        except OSError:
-            raise
-        except Exception as error:  # the storage library reports a full disk in types of its own
-            raise OSError(f"cannot write the checkpoint {final}: {str(error).splitlines()[0]}") from error
+        _make_sure_of_space(temporary, arrays)
+        with _without_log():
+            _store(temporary / "state", {name: array for name, array in arrays.items() if array.size})
         content = {
             "schema": SCHEMA,
             "steps": steps,
@@ -140,6 +136,45 @@ def save(
         if entry.path not in kept:
             _remove(entry.path)
     return read_manifest(final)
+
+
+def _store(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes `arrays` with orbax. Raises OSError, whatever types the storage library reports a full disk in."""
+    import orbax.checkpoint as ocp
+
+    try:
+        ocp.PyTreeCheckpointer().save(path.absolute(), arrays)
+    except OSError:
+        raise
+    except Exception as error:
+        text = str(error)
+        code = next((code for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES) if os.strerror(code) in text), None)
+        if code is None:
+            raise OSError(f"{path} cannot be written: {text.splitlines()[0]}") from error
+        raise OSError(code, os.strerror(code), str(path)) from error
+
+
+def _make_sure_of_space(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raises OSError where the disk has no room for a checkpoint, before orbax meets it and fills the screen."""
+    needed = sum(array.nbytes for array in arrays.values()) * 5 // 4 + 2048 * len(arrays) + 2**17
+    reserve = directory / "reserve"
+    with open(reserve, "wb") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, needed)
+    reserve.unlink()
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Keeps the log of the storage library off the screen: what went wrong comes as an exception, too."""
+    from absl import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.FATAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def find(directory: Path) -> list[Checkpoint]:
@@ -190,7 +225,8 @@ def load_arrays(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
         restore_args={name: ocp.RestoreArgs(restore_type=np.ndarray) for name in stored},
     )
     try:
-        arrays = ocp.PyTreeCheckpointer().restore((path / "state").absolute(), args=request)
+        with _without_log():
+            arrays = ocp.PyTreeCheckpointer().restore((path / "state").absolute(), args=request)
     except Exception as error:
         raise UserError(f"{path / 'state'} cannot be read: {str(error).splitlines()[0]}") from error
     empty = {

@@ -30,7 +30,8 @@ class Watch:
     episodes: int = 64
     """Episodes of an evaluation."""
     checkpoint_every: float = 0.0
-    """Seconds between checkpoints; 0 saves after every chunk, so that a killed process loses at most the last one."""
+    """Least number of seconds between checkpoints; 0 saves after every chunk of updates (about every 1.5 seconds), so
+    that a killed process loses at most the last one."""
 
 
 @dataclass(frozen=True)

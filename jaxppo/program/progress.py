@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TextIO
 
 
@@ -45,16 +45,19 @@ class Silent:
 
 
 class Lines:
-    """A line to `stream` every `interval` seconds, and for the first, the last and every evaluated chunk."""
+    """A line to `stream` for the first and the last chunk, and every `interval` seconds between them."""
 
     def __init__(self, stream: TextIO, *, interval: float = 10.0):
         self._stream, self._interval, self._next = stream, interval, 0.0
+        self._evaluation: Mapping[str, float] | None = None
 
     def show(self, report: Report) -> None:
+        self._evaluation = report.evaluation or self._evaluation  # none is lost between two lines
         now = time.monotonic()
-        if now >= self._next or report.steps >= report.total_steps or report.evaluation:
+        if now >= self._next or report.steps >= report.total_steps:
             self._next = now + self._interval
-            print(describe(report), file=self._stream, flush=True)
+            print(describe(replace(report, evaluation=self._evaluation)), file=self._stream, flush=True)
+            self._evaluation = None
 
     def close(self) -> None:
         pass

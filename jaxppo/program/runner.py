@@ -152,12 +152,16 @@ class Runner:
                 self._keep(state, final=update == last or signals.received is not None)
                 report = self._report(metrics, count, samples, samples + (last - update) * size, elapsed, evaluation)
                 self.progress.show(report if chunks > 1 else dataclasses.replace(report, compiled=elapsed))
-                wanted = max(CHUNK_SECONDS, self._save_seconds / SAVE_SHARE)
-                count = max(1, min(int(wanted * count / elapsed), 8 * count, chunk_length(self.run.config)))
+                count = self._paced(count, elapsed)
         if signals.received is not None and update < last:
             done = f"stopped at {samples:,} steps, saved"
             raise Interrupted(signals.received, f"{done}; `jaxppo resume {self.directory.path}` goes on")
         return Outcome(state, samples, self.seconds, report)
+
+    def _paced(self, count: int, elapsed: float) -> int:
+        """The updates of the next chunk, after one of `count` updates that took `elapsed` seconds."""
+        wanted = max(CHUNK_SECONDS, self._save_seconds / SAVE_SHARE)
+        return max(1, min(int(wanted * count / elapsed), 8 * count, chunk_length(self.run.config)))
 
     def _make_chunk(self) -> Callable[[PyTree, int], tuple[PyTree, PyTree]]:
         if self.switches.debug_nans:
@@ -205,7 +209,9 @@ class Runner:
         """Saves `state` if it is the last, the best evaluated one so far, or time to."""
         score = self._score if self.run.watch.evaluate_every else None
         best = score is not None and (self._best is None or score > self._best)
-        due = time.monotonic() - self._saved_at >= max(self.run.watch.checkpoint_every, CHUNK_SECONDS / 2)
+        # A chunk of the usual length is always followed by a checkpoint; those that an evaluation cut short share one.
+        usual = max(CHUNK_SECONDS, self._save_seconds / SAVE_SHARE) / 2
+        due = time.monotonic() - self._saved_at >= max(self.run.watch.checkpoint_every, usual)
         if final or best or due:
             self._save(state)
 

@@ -255,6 +255,7 @@ def test_a_full_disk_in_the_middle_loses_nothing(fake, refused, tmp_path, monkey
 
     monkeypatch.setattr(runner, "LONGEST_CHUNK", 2)
     monkeypatch.setattr(runner, "CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "SAVE_SHARE", 1e9)
     flags = ["--num-envs", "4", "--num-steps", "8", "--minibatches", "2", "--network.hidden", "8", "--quiet"]
     flags += ["--env", "tiny/walk", "--total-steps", "320"]
     with monkeypatch.context() as patch:

@@ -19,7 +19,8 @@ def short_chunks(monkeypatch):
     """Chunks of at most 3 updates, and a checkpoint after each."""
     monkeypatch.setattr(runner, "LONGEST_CHUNK", 3)
     monkeypatch.setattr(runner, "CHUNK_SECONDS", 0.0)
-    monkeypatch.setattr(runner, "SAVE_SHARE", 1e-6)
+    monkeypatch.setattr(runner, "SAVE_SHARE", 1e9)
+    monkeypatch.setattr(runner.Runner, "_paced", lambda self, count, elapsed: 3)
 
 
 @pytest.fixture

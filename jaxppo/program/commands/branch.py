@@ -55,5 +55,6 @@ def run(arguments: Sequence[str]) -> None:
     algorithm = runner.build(new)
     fresh = runner.initial_state(algorithm, new)
     state = branching.branched_state(checkpoint.load_arrays(entry), fresh, renewed, str(entry.path))
+    names = session.check(algorithm, new)
     with directory.created(new):
-        session.start(new, algorithm, directory, branch.switches, state)
+        session.start(new, algorithm, directory, branch.switches, names, state)

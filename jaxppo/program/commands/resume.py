@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> None:
             if recorded.parent:
                 raise UserError(f"{directory.path} has no checkpoint yet; remove it and branch again")
             directory.metrics.unlink(missing_ok=True)
-            return session.start(recorded, algorithm, directory, resume.switches)
+            return session.start(recorded, algorithm, directory, resume.switches, names)
         entry = found[-1]
         if entry.steps >= recorded.config.total_steps:
             raise UserError(

@@ -19,9 +19,16 @@ def check(algorithm: Algorithm, run: RunConfig) -> tuple[str, ...]:
     return runner.columns(algorithm, runner.state_template(algorithm, run))
 
 
-def start(run: RunConfig, algorithm: Algorithm, directory: RunDirectory, switches: Switches, state: Any = None) -> None:
-    """Trains a new run, from the first state or from `state`, in its fresh directory."""
-    table = MetricsTable.create(directory.metrics, check(algorithm, run))
+def start(
+    run: RunConfig,
+    algorithm: Algorithm,
+    directory: RunDirectory,
+    switches: Switches,
+    names: tuple[str, ...],
+    state: Any = None,
+) -> None:
+    """Trains a new run, from the first state or from `state`, in its fresh directory. names: columns of its table."""
+    table = MetricsTable.create(directory.metrics, names)
     if state is None:
         state = runner.initial_state(algorithm, run)
     finish(run, algorithm, directory, switches, table, state)

@@ -114,6 +114,6 @@ def run(arguments: Sequence[str]) -> None:
     directory = RunDirectory(Path(train.run) if train.run else default_path(new.env))
     directory.check_free()
     algorithm = runner.build(new)
-    session.check(algorithm, new)
+    names = session.check(algorithm, new)
     with directory.created(new):
-        session.start(new, algorithm, directory, train.switches)
+        session.start(new, algorithm, directory, train.switches, names)
