@@ -54,6 +54,13 @@ MUTATIONS = [
         "tests/test_rollout.py::test_next_values_are_those_of_the_true_next_states",
     ),
     (
+        "drop V(final), seen in the whole update",
+        "jaxppo/rollout.py",
+        "next_value = jnp.where(_expand(rollout.final.taken, value), picked, next_value)",
+        "pass",
+        "tests/algorithms/test_ppo.py::test_a_whole_update_equals_numpy[0]",
+    ),
+    (
         "always read the first slot of final observations",
         "jaxppo/rollout.py",
         "jnp.maximum(jnp.cumsum(rollout.final.taken, axis=0) - 1, 0)",

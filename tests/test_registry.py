@@ -64,3 +64,16 @@ def test_entry_points_of_other_packages_are_found_once(shelf, monkeypatch):
     assert shelf.get("from_outside").name == "from_outside"
     assert [e.name for e in shelf.listing()] == ["from_outside"]
     assert loads == [1]
+
+
+@pytest.mark.xfail(strict=True, reason="only __qualname__ is compared: a namesake in another module replaces the entry")
+def test_a_namesake_from_another_module_does_not_replace_an_entry(shelf):
+    def make(module):
+        def clip(x): ...
+
+        clip.__module__ = module
+        return clip
+
+    shelf.register("clip")(make("jaxppo.losses"))
+    with pytest.raises(UserError, match="already registered"):
+        shelf.register("clip")(make("somebody.else"))

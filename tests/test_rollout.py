@@ -18,14 +18,19 @@ def identity(view):
     return view
 
 
-def collect(env, config, *, seed=0, rollouts=1, parameters=None, index=None, keep_distribution=True):
+def scaled(view):
+    """Of the counting environment: unscaled, its numbers saturate the network, and all values are the same."""
+    return view / jnp.array([2.0**20, 10.0])
+
+
+def collect(env, config, *, seed=0, rollouts=1, parameters=None, index=None, observe=identity):
     """(policy, parameters, [(carry before, rollout, metrics)])."""
     policy = feed_forward(config.network, "auto", env.spec)
     parameters = policy.init(jax.random.key(7)) if parameters is None else parameters
     index = jnp.arange(config.num_envs) if index is None else index
     run = jax.jit(
-        lambda env, p, c, k: make_collector(env.spec, policy, config, keep_distribution=keep_distribution)(
-            env, p, identity, c, k, index
+        lambda env, p, c, k: make_collector(env.spec, policy, config, keep_distribution=True)(
+            env, p, observe, c, k, index
         )
     )
     begin_key, key = jax.random.split(jax.random.key(seed))
@@ -41,7 +46,7 @@ def collect(env, config, *, seed=0, rollouts=1, parameters=None, index=None, kee
 def counted(tiny):
     """Two rollouts of the counting environment end to end, [2·T, N], and the parts they come from."""
     env = make("jaxppo/counting")
-    policy, parameters, parts = collect(env, tiny(num_steps=T), rollouts=2)
+    policy, parameters, parts = collect(env, tiny(num_steps=T), rollouts=2, observe=scaled)
     joined = {
         name: np.concatenate([np.asarray(getattr(r, name)) for _, r, _ in parts])
         for name in ("observation", "reward", "continuation", "trace", "weight", "reset", "value")
@@ -99,16 +104,17 @@ def test_next_values_are_those_of_the_true_next_states(counted):
     _, policy, parameters, parts, _ = counted
 
     def value(observation):
-        return np.asarray(policy.apply(parameters, jnp.asarray(observation), None, (), None).value)
+        return np.asarray(policy.apply(parameters, scaled(jnp.asarray(observation)), None, (), None).value)
 
     env_spec = counted[0].spec
     for i, (_, rollout, _) in enumerate(parts):
-        critic = critic_outputs(env_spec, policy, parameters, identity, rollout)
+        critic = critic_outputs(env_spec, policy, parameters, scaled, rollout)
         observation = np.asarray(rollout.observation)
         true_next = np.stack([observation[..., 0], observation[..., 1] + 1], -1)
         alive = np.asarray(rollout.continuation) > 0
         np.testing.assert_allclose(np.asarray(critic.next_value)[alive], value(true_next)[alive], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(critic.value, value(observation), rtol=1e-4, atol=1e-5)
+        assert np.ptp(critic.value[:, 0]) > 0.1, "values must differ, or nothing is shown"
         if i == 0:
             np.testing.assert_array_equal(rollout.last_observation, parts[1][1].observation[0])
 
@@ -135,7 +141,7 @@ def test_finished_episodes_are_counted_exactly(counted):
 def test_log_probabilities_and_values_are_those_of_the_policy_that_acted(counted):
     _, policy, parameters, parts, _ = counted
     for _, rollout, _ in parts:
-        output = policy.apply(parameters, rollout.observation, None, (), None)
+        output = policy.apply(parameters, scaled(rollout.observation), None, (), None)
         assert rollout.log_prob.shape == (T, N, 1)
         log_prob = output.distribution.log_prob(rollout.action)
         np.testing.assert_allclose(rollout.log_prob[..., 0], log_prob, rtol=1e-5, atol=1e-6)
