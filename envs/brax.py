@@ -170,7 +170,8 @@ def _like(name: str, library: Any, path: str, value: Any) -> Array:
                 f"physics of brax/{name} has no {path!r}: paths lead into brax's System, such as gravity, opt.timestep"
             )
         node = getattr(node, part)
+    node = jnp.asarray(node)
     try:
-        return jnp.broadcast_to(jnp.asarray(value, jnp.asarray(node).dtype), jnp.shape(node))
+        return jnp.broadcast_to(jnp.asarray(value, node.dtype), node.shape)
     except (TypeError, ValueError) as error:
-        raise UserError(f"physics {path}={value!r} of brax/{name} does not fit the shape {jnp.shape(node)}") from error
+        raise UserError(f"physics {path}={value!r} of brax/{name} does not fit the shape {node.shape}") from error

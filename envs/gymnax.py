@@ -23,6 +23,7 @@ import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxppo.environment import Array, EnvironmentSpec, Step, environment, static_field, strongly_typed
 from jaxppo.envs.carry import carry_types, cast
@@ -95,7 +96,7 @@ def make(name: str, *, time_limit: int | None = None, **values: Any) -> Gymnax:
     static = set(inspect.signature(factory).parameters) - {"args", "kwargs"}
     given = {parameter: value for parameter, value in values.items() if parameter in static}
     leaves = {parameter: value for parameter, value in values.items() if parameter not in static}
-    concrete = tuple((p, _frozen(p, v)) for p, v in sorted(leaves.items()) if not isinstance(v, jax.core.Tracer))
+    concrete = tuple((p, _frozen(p, v)) for p, v in sorted(leaves.items()) if not isinstance(v, Tracer))
     with jax.ensure_compile_time_eval():  # the constants outlive a trace in which `make` may be called
         try:
             library = _construct(name, **given)
@@ -106,7 +107,7 @@ def make(name: str, *, time_limit: int | None = None, **values: Any) -> Gymnax:
             raise
         except (TypeError, ValueError, AssertionError, ArithmeticError, IndexError) as error:
             raise UserError(f"gymnax/{name} refuses {values}: {str(error).splitlines()[0]}") from error
-    return with_parameters(Gymnax(params, game), **leaves)
+    return with_parameters(Gymnax(params, game), **leaves)  # type: ignore[return-value]
 
 
 @functools.cache

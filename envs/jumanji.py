@@ -62,7 +62,7 @@ _OUT_OF_REACH = np.iinfo(np.int32).max
 def _flat_pack_finished(state: PyTree) -> Array:
     """Every block is placed, or none fits any more: no reward can follow. The other ends of FlatPack come from its
     budget of `num_blocks` steps, spent on illegal actions."""
-    return state.placed_blocks.all() | ~state.action_mask.any()
+    return jnp.asarray(state.placed_blocks.all() | ~state.action_mask.any())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,7 +247,7 @@ def _constructor(name: str) -> Callable[..., Any]:
 def _build(name: str, entry: _Entry, parameters: Mapping[str, Any]) -> Any:
     """The library's environment, with each parameter given to whom it belongs."""
     own = _defaults(_constructor(name))
-    generated = {} if entry.generator is None else _defaults(entry.generator) | entry.defaults
+    generated = {} if entry.generator is None else _defaults(entry.generator) | dict(entry.defaults)
     for parameter, value in parameters.items():
         if parameter not in own | generated:
             raise unknown(f"parameter of jumanji/{name}", parameter, {*own, *generated, "time_limit"})
@@ -299,9 +299,11 @@ def _check_shapes(env: Jumanji, parameters: Mapping[str, Any]) -> None:
     observed than there can be)."""
     first = jax.eval_shape(env.reset, jax.random.key(0))[1]
     view, mask = split_mask(env.spec, first)
-    shapes = [leaf.shape for leaf in jax.tree.leaves(view)] + ([mask.shape] if env.spec.masked else [])
+    shapes = [leaf.shape for leaf in jax.tree.leaves(view)] + ([mask.shape] if mask is not None else [])
     spaces = jax.tree.leaves(env.spec.observation, is_leaf=lambda node: isinstance(node, (Box, Discrete)))
-    expected = [space.shape for space in spaces] + ([(env.spec.action.num_logits,)] if env.spec.masked else [])
+    expected = [space.shape for space in spaces]
+    if mask is not None and not isinstance(env.spec.action, Box):
+        expected.append((env.spec.action.num_logits,))
     if shapes != expected:
         raise UserError(f"{env.spec.name}: the sizes {dict(parameters)} do not fit each other")
 
@@ -329,6 +331,6 @@ def _space(spec: specs.Spec) -> PyTree:
     return Box(spec.shape, *bounds, dtype=np.dtype(spec.dtype))
 
 
-def _bound(bound: Array) -> float | tuple[float, ...]:
+def _bound(bound: Any) -> float | tuple[float, ...]:
     values = np.asarray(bound, np.float32)
     return float(values) if values.ndim == 0 else tuple(values.ravel().tolist())

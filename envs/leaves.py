@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from jaxppo import errors
 from jaxppo.environment import Environment, strongly_typed
@@ -44,7 +45,7 @@ def as_leaves(name: str, env: Environment) -> Environment:
     """`env` with every leaf a strongly typed array; refuses what is not a finite number."""
     for parameter, value in parameters(env).items():
         for leaf in jax.tree.leaves(value):
-            if isinstance(leaf, jax.core.Tracer):
+            if isinstance(leaf, Tracer):
                 continue
             number = np.asarray(leaf)
             if number.dtype.kind not in "biuf" or not np.isfinite(number).all():

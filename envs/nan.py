@@ -39,7 +39,7 @@ class NaN:
     def step(self, key: Array, state: Array, action: Array) -> tuple[Array, Step]:
         t = state + 1
         broken = (t == self.at) | jax.random.bernoulli(key, self.probability)
-        bad = jnp.where(broken, jnp.float32(jnp.nan), 0.0)
+        bad = jax.lax.select(broken, jnp.float32(jnp.nan), jnp.float32(0.0))
         observation, reward = self._observe(t), jnp.float32(1.0)
         if self.where == "reward":
             reward = reward + bad

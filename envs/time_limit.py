@@ -30,7 +30,7 @@ class TimeLimitOnly:
 
     def value(self, gamma: float) -> Array:
         """reward / (1 − γ)."""
-        return self.reward / (1.0 - gamma)
+        return jnp.asarray(self.reward) / (1.0 - gamma)
 
 
 def any_action(observation: Array) -> Array:

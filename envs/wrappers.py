@@ -122,9 +122,11 @@ class RescaleAction:
         return self.env.reset(key)
 
     def step(self, key: Array, state: PyTree, action: Array) -> tuple[PyTree, Step]:
-        low, high = self.env.spec.action.bounds()
+        space = self.env.spec.action
+        assert isinstance(space, Box)
+        low, high = space.bounds()
         share = (jnp.clip(action, -1.0, 1.0) + 1.0) / 2.0
-        return self.env.step(key, state, low + share * (high - low))
+        return self.env.step(key, state, jnp.asarray(low + share * (high - low)))
 
 
 @environment

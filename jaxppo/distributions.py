@@ -234,7 +234,7 @@ def categorical_head(space: Space) -> Head:
     raise UserError(f"distribution=categorical cannot give the continuous actions {space}; use gaussian")
 
 
-def _box(name: str, space: Space, bounded: bool = False) -> tuple[int, Array, Array, bool]:
+def _box(name: str, space: Space, bounded: bool = False) -> tuple[int, Any, Any, bool]:
     if not isinstance(space, Box):
         raise UserError(f"distribution={name} is continuous, but the environment takes {space}; use categorical")
     if bounded and not space.bounded:

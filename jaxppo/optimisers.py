@@ -43,7 +43,7 @@ def optimiser_step(
     gradient = jax.tree.map(lambda g: jnp.where(applied, g * scale, 0.0), gradient)
     direction, following = make_direction(config.optimiser, hyper).update(gradient, optimiser, parameters)
 
-    def step(p: Array, d: Array) -> Array:
+    def step(p, d):
         return jnp.where(applied, p - hyper.learning_rate * d, p)
 
     keep = jax.tree.map(lambda new, old: jnp.where(applied, new, old), following, optimiser)

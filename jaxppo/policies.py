@@ -5,7 +5,7 @@ anew, so that a recurrent policy is another `Policy`, not another loop.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 
@@ -48,7 +48,7 @@ def feed_forward(config: NetworkConfig, distribution: str, spec: EnvironmentSpec
 
     def apply(parameters, view, mask, memory, reset):
         del reset  # nothing to forget
-        outputs, value = network.apply(parameters, view)  # type: ignore[misc]
+        outputs, value = cast(tuple[Array, Array], network.apply(parameters, view))
         return Output(head.build(outputs.astype(jnp.float32), mask), value, memory)
 
     return Policy(init, lambda batch: (), apply, head.to_environment)

@@ -44,10 +44,10 @@ _CARTPOLE = Preset(
     summary="balance a pole on a cart; reaches the limit of 500",
 )
 
-# The settings of `experiments/tasks.py`, whose results are in docs/results/ppo.md. Whatever both we and a peer can do is
-# the same for both, so some are not our defaults: Adam's ε of optax, the value clipped as the policy is.
-_SHARED_CONFIG = {"num_envs": 64, "num_steps": 128, "minibatches": 8, "clip_value": True}
-_SHARED_HYPER = {"learning_rate": Schedule(1e-3, 0.0), "adam_epsilon": 1e-8}
+# The settings of `experiments/tasks.py`, whose results are in docs/results/ppo.md. Whatever both we and a peer can do
+# is the same for both, so some are not our defaults: Adam's ε of optax, the value clipped as the policy is.
+_SHARED_CONFIG: dict[str, Any] = {"num_envs": 64, "num_steps": 128, "minibatches": 8, "clip_value": True}
+_SHARED_HYPER: dict[str, Any] = {"learning_rate": Schedule(1e-3, 0.0), "adam_epsilon": 1e-8}
 
 
 def _task(
@@ -69,9 +69,9 @@ def _task(
     )
 
 
-_CLASSIC = {"num_envs": 32}
-_ENTROPY = {"entropy_coefficient": 0.01}
-_SMALL_CNN = {"torso": "cnn", "channels": (16,), "hidden": (128,)}
+_CLASSIC: dict[str, Any] = {"num_envs": 32}
+_ENTROPY: dict[str, Any] = {"entropy_coefficient": 0.01}
+_SMALL_CNN: dict[str, Any] = {"torso": "cnn", "channels": (16,), "hidden": (128,)}
 
 
 def _minatar(game: str) -> dict[str, Preset]:
@@ -136,7 +136,9 @@ PRESETS: dict[str, Preset] = {
         "the same task in gymnax",
         network={"torso": "mlp"},
         hyper=_ENTROPY,
-        **_CLASSIC | {"num_steps": 64, "minibatches": 4},
+        num_envs=32,
+        num_steps=64,
+        minibatches=4,
     ),
     "pendulum": _task(
         "gymnax/Pendulum-v1",

@@ -113,7 +113,7 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
             valid = _finite((outcome.reward, split_mask(spec, outcome.observation)[0]), n)
             ended = episode_end(outcome) | ~valid
             agent_valid = _expand(valid, outcome.reward)
-            reward = jnp.where(agent_valid, outcome.reward, 0.0).astype(jnp.float32)
+            reward = jnp.asarray(jnp.where(agent_valid, outcome.reward, 0.0), jnp.float32)
             terminated = outcome.terminated & agent_valid
             cut = _expand(ended, outcome.reward)
 
@@ -124,7 +124,7 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
                 final = _keep_final(final, used, taken, (outcome.observation, output.memory))
                 used = used + taken
             else:
-                taken = ()
+                taken = jnp.zeros((0,), bool)  # nothing is kept of nothing
             total = carry.episode_return + reward
             length = carry.episode_length + 1
             following = Carry(
@@ -132,8 +132,8 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
                 where_ended(ended, fresh_observation, outcome.observation),
                 output.memory,
                 ended,
-                jnp.where(cut, 0.0, total),
-                jnp.where(ended, 0, length),
+                jnp.asarray(jnp.where(cut, 0.0, total)),
+                jnp.asarray(jnp.where(ended, 0, length)),
             )
             record = Rollout(
                 observation=carry.observation,
@@ -165,7 +165,7 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
         empty = jax.tree.map(
             lambda leaf: jnp.zeros((slots, *leaf.shape), leaf.dtype), (carry.observation, carry.memory)
         )
-        first = (carry, jnp.zeros((n,), jnp.int32), empty if slots else ())
+        first: Any = (carry, jnp.zeros((n,), jnp.int32), empty if slots else ())
         (last, _, final), (record, taken, metrics) = jax.lax.scan(step, first, jnp.arange(config.num_steps))
         rollout = record._replace(
             memory=carry.memory,

@@ -41,11 +41,12 @@ def make_train(
 
         def body(state, i):
             state, metrics = algorithm.update(state)
-            if evaluate is not None:
+            plan = evaluate
+            if plan is not None:
                 # The predicate depends on the loop's own counter only, so it stays a branch under vmap.
                 metrics |= jax.lax.cond(
-                    (i + 1) % evaluate.every == 0,
-                    lambda: evaluation_metrics(algorithm, state, jax.random.fold_in(evaluation_key, i), evaluate),
+                    (i + 1) % plan.every == 0,
+                    lambda: evaluation_metrics(algorithm, state, jax.random.fold_in(evaluation_key, i), plan),
                     lambda: dict.fromkeys(
                         ("evaluation_return", "evaluation_length"), Mean(jnp.zeros(()), jnp.zeros(()))
                     ),

@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom. Run by `make notebooks`; `python tests/test_notebooks.py` stores the outputs."""
+"""Every notebook runs from top to bottom (`make notebooks`); `python tests/test_notebooks.py` stores the outputs."""
 
 from pathlib import Path
 
@@ -23,7 +23,9 @@ def execute(path: Path):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebook_runs(path):
     notebook = execute(path)
-    errors = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs if o.output_type == "error"]
+    errors = [
+        o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs if o.output_type == "error"
+    ]
     assert not errors
 
 

@@ -97,17 +97,17 @@ def ppo(
     index = jnp.arange(config.num_envs)
 
     def init(key: Array, hyper: Hyperparameters | None = None, environment: Any = None) -> TrainState:
-        hyper = hyper or Hyperparameters()
-        check_hyperparameters(hyper)
-        hyper = hyper.replace(  # type: ignore[attr-defined]
-            surrogate=surrogate.entry.resolve(hyper.surrogate), advantage=estimator.resolve(hyper.advantage)
+        given = hyper or Hyperparameters()
+        check_hyperparameters(given)
+        hyper = given.replace(  # type: ignore[attr-defined]
+            surrogate=surrogate.entry.resolve(given.surrogate), advantage=estimator.resolve(given.advantage)
         )
-        hyper = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), hyper)
+        numbers: Hyperparameters = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), hyper)
         start = strongly_typed(env if environment is None else environment)
         parameter_key, begin_key, run_key = jax.random.split(key, 3)
         parameters = policy.init(parameter_key)
         carry = begin(start, policy, begin_key, index, config.group_size)
-        now = at_fraction(hyper, jnp.zeros(()))
+        now = at_fraction(numbers, jnp.zeros(()))
         state = TrainState(
             parameters=parameters,
             optimiser=make_direction(config.optimiser, now).init(parameters),
@@ -115,7 +115,7 @@ def ppo(
             reward_statistics=init_reward_statistics(carry.episode_return.shape) if config.normalise_reward else (),
             surrogate_state=surrogate.init(now.surrogate),
             advantage_state=estimator.facts.get("initial_state", tuple)(),
-            hyper=hyper,
+            hyper=numbers,
             env=start,
             carry=carry,
             key=run_key,

@@ -31,7 +31,7 @@ def standardise(x: Array, weight: Array) -> Array:
 
 
 class Surrogate(NamedTuple):
-    """A surrogate made ready: loss(distribution, entropy, batch, advantage, state, numbers) -> (scalar, diagnostics)."""
+    """A surrogate made ready: loss(distribution, entropy, batch, advantage, state, numbers) -> (scalar, aux)."""
 
     entry: Entry
     needs_distribution: bool

@@ -127,6 +127,7 @@ def ppo_kl(
     At r = 1 the gradient of the penalty is 0. β = 0 is the importance-weighted policy gradient.
     """
     del beta, target  # they start and steer the state
+    assert inputs.kl_old_new is not None
     loss = state["beta"] * inputs.kl_old_new - ratio(inputs) * inputs.advantage
     return loss, {"kl_old_new": inputs.kl_old_new, "beta": jnp.broadcast_to(state["beta"], loss.shape)}
 
