@@ -102,7 +102,7 @@ TASKS: dict[str, Task] = {
             for game in ("breakout", "asterix", "spaceinvaders")
             for net in ("mlp", "cnn")
         ),
-        _with_peer("brax", "inverted_pendulum", "inverted_pendulum", "1000, the most there is", 1000.0),
+        _with_peer("brax", "inverted_pendulum", "inverted_pendulum", "1000, the most there is, to 1 in 1000", 999.0),
         _with_peer("brax", "reacher", "reacher", PEER),
         _with_peer("brax", "ant", "ant", PEER, seeds=3),
         _with_peer("brax", "halfcheetah", "halfcheetah", PEER, seeds=3),

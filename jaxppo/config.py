@@ -161,7 +161,7 @@ def _near_multiples(value: int, factor: int) -> str:
 def check_config(config: PPOConfig) -> None:
     """Refuse what cannot run, before anything compiles. Raises UserError."""
     _positive(config, "total_steps", "num_envs", "num_steps", "epochs", "minibatches", "group_size")
-    _positive(config, "reset_pool", "reset_group", "reset_spares")
+    _positive(config, "reset_pool", "reset_group", "reset_spares", *(["blocks"] if config.blocks is not None else []))
     for owner in (config, config.network):
         for f in dataclasses.fields(owner):
             choices = get_args(f.type) if "Literal" in str(f.type) else ()
@@ -204,7 +204,9 @@ def check_hyperparameters(hyper: Hyperparameters) -> None:
     """Refuse NaN, negative and out-of-range numbers. Raises UserError. Traced and batched leaves are left alone."""
 
     def check(name: str, value: Any, low: float, high: float) -> None:
-        for end in (value.start, value.end, value.duration) if isinstance(value, Schedule) else (value,):
+        if isinstance(value, Schedule) and isinstance(value.duration, (int, float)) and not value.duration > 0:
+            raise UserError(f"{name}={value}: the duration of a schedule must be above 0")
+        for end in (value.start, value.end) if isinstance(value, Schedule) else (value,):
             if isinstance(end, bool) or not isinstance(end, (int, float)):
                 continue
             if math.isnan(end) or not low <= end <= high:

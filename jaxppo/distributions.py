@@ -199,7 +199,8 @@ class Beta(NamedTuple):
         return jnp.clip(self._beta().sample(seed=key), 1e-6, 1.0 - 1e-6)
 
     def mode(self) -> Array:
-        return (self.alpha - 1.0) / (self.alpha + self.beta - 2.0)
+        # The middle where both are 1 and every point is a mode.
+        return (self.alpha - 1.0 + 1e-6) / (self.alpha + self.beta - 2.0 + 2e-6)
 
 
 class Head(NamedTuple):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxppo.config import Hyperparameters, PPOConfig
 from jaxppo.optimisers import Combine, optimiser_step, sum_of_gradients
@@ -30,6 +31,31 @@ class Progress(NamedTuple):
 def take_rows(rows: Array, indices: Array) -> Array:
     """Rows `indices` [B] of [T·N, ...]; every index is unique and in range."""
     return rows.at[indices].get(mode="promise_in_bounds", unique_indices=True)
+
+
+def take_samples(samples: PyTree, rows: Array, unpack: Callable[[Array], PyTree], indices: Array) -> PyTree:
+    """Samples `indices` [B] of leaves [T·N, ...], fetched as packed `rows` (see `jaxppo.packing`).
+
+    Packed bits have no tangents, so forward-mode derivatives are fetched from the leaves themselves.
+    """
+
+    @jax.custom_jvp
+    def take(samples, rows, indices):
+        del samples
+        return unpack(take_rows(rows, indices))
+
+    @take.defjvp
+    def _(primals, tangents):
+        samples, _, indices = primals
+
+        def fetch(leaf, tangent):
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                return np.zeros((*indices.shape, *leaf.shape[1:]), jax.dtypes.float0)
+            return take_rows(tangent, indices)
+
+        return take(*primals), jax.tree.map(fetch, samples, tangents[0])
+
+    return take(samples, rows, indices)
 
 
 def combined_gradient(terms: LossTerms, parameters: PyTree, minibatch: PyTree, combine: Combine, key: Array):
@@ -66,9 +92,10 @@ def improve(
     """
 
     def minibatch_step(progress: Progress, inputs) -> tuple[Progress, dict[str, Array]]:
-        rows, unpack, epoch_key, i = inputs
+        samples, rows, unpack, epoch_key, i = inputs
+        shuffle_key, combine_key = jax.random.split(epoch_key)
         indices = minibatch_indices(
-            epoch_key,
+            shuffle_key,
             i,
             num_steps=config.num_steps,
             num_envs=config.num_envs,
@@ -77,7 +104,11 @@ def improve(
             method=config.shuffle,
         )
         gradient, values, diagnostics = combined_gradient(
-            terms, progress.parameters, unpack(take_rows(rows, indices)), combine, jax.random.fold_in(epoch_key, i)
+            terms,
+            progress.parameters,
+            take_samples(samples, rows, unpack, indices),
+            combine,
+            jax.random.fold_in(combine_key, i),
         )
         go = progress.go & ~(diagnostics["approximate_kl"] > hyper.target_kl)
         new_parameters, new_optimiser, report = optimiser_step(
@@ -95,10 +126,10 @@ def improve(
 
     def epoch_step(progress: Progress, epoch: Array) -> tuple[Progress, dict[str, Array]]:
         epoch_key = jax.random.fold_in(key, epoch)
-        samples = batch_for_epoch(progress.parameters, epoch)
-        rows, unpack = pack(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples))
+        samples = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch_for_epoch(progress.parameters, epoch))
+        rows, unpack = pack(samples)
         return jax.lax.scan(
-            lambda carry, i: minibatch_step(carry, (rows, unpack, epoch_key, i)),
+            lambda carry, i: minibatch_step(carry, (samples, rows, unpack, epoch_key, i)),
             progress,
             jnp.arange(config.minibatches),
         )

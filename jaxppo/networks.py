@@ -63,7 +63,8 @@ class Torso(nn.Module):
             parts = [jax.nn.one_hot(x[..., i], n) for i, n in enumerate(space.nvec)]
             return jnp.concatenate(parts, axis=-1)
         batch = x.shape[: x.ndim - len(space.shape)]
-        scale = 1.0 / 255.0 if space.dtype == np.uint8 and np.max(space.bounds()[1]) > 1 else 1.0
+        # Only raw bytes are scaled: a standardised image comes as floats.
+        scale = 1.0 / 255.0 if x.dtype == np.uint8 and np.max(space.bounds()[1]) > 1 else 1.0
         x = x.astype(jnp.dtype(self.config.compute)) * scale
         if len(space.shape) == 3 and self.config.torso != "mlp":
             for features in self.config.channels:

@@ -95,7 +95,7 @@ def _minatar(game: str) -> dict[str, Preset]:
     }
 
 
-def _brax(name: str, total_steps: int, summary: str, **hyper: Any) -> Preset:
+def _brax(name: str, total_steps: int, summary: str, config: Mapping[str, Any] | None = None, **hyper: Any) -> Preset:
     """A brax task on the spring backend; the learning rate is constant, as brax's own PPO has it."""
     return _task(
         f"brax/{name}",
@@ -104,10 +104,13 @@ def _brax(name: str, total_steps: int, summary: str, **hyper: Any) -> Preset:
         network={"torso": "mlp", "activation": "silu"},
         hyper={"learning_rate": 3e-4, **hyper},
         env_parameters={"time_limit": 1000},
-        num_steps=32,
-        clip_value=False,
-        distribution="tanh_gaussian",
-        normalise_observation=True,
+        **{
+            "num_steps": 32,
+            "clip_value": False,
+            "distribution": "tanh_gaussian",
+            "normalise_observation": True,
+            **(config or {}),
+        },
     )
 
 
@@ -172,7 +175,14 @@ PRESETS: dict[str, Preset] = {
     **_minatar("Breakout"),
     **_minatar("Asterix"),
     **_minatar("SpaceInvaders"),
-    "inverted_pendulum": _brax("inverted_pendulum", 1_000_000, "balance; 1000 at most"),
+    "inverted_pendulum": _brax(
+        "inverted_pendulum",
+        1_000_000,
+        "balance; 1000 at most",
+        {"epochs": 8, "minibatches": 4},
+        reward_scale=0.1,
+        entropy_coefficient=0.003,
+    ),
     "reacher": _brax("reacher", 5_000_000, "reach a point with two joints", gamma=0.95, reward_scale=5.0),
     "ant": _brax("ant", 3_000_000, "walk on four legs", gamma=0.97, entropy_coefficient=1e-3),
     "halfcheetah": _brax("halfcheetah", 3_000_000, "run on two legs in a plane", gamma=0.97, entropy_coefficient=1e-3),

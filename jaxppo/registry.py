@@ -55,6 +55,10 @@ class Entry:
         return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty)
 
 
+def _place(function: Callable[..., Any]) -> tuple[str, str]:
+    return function.__module__, function.__qualname__
+
+
 class Registry:
     """Named entries of one kind."""
 
@@ -91,7 +95,7 @@ class Registry:
             for key in (name, *aliases):
                 taken = self._names.get(key)
                 # A notebook cell that is run twice registers the same name again: that replaces its own entry.
-                if taken is not None and self._entries[taken].function.__qualname__ != function.__qualname__:
+                if taken is not None and _place(self._entries[taken].function) != _place(function):
                     raise UserError(f"{self.kind} {key!r} is already registered")
             self._entries[name] = entry
             self._names.update(dict.fromkeys((name, *aliases), name))
@@ -103,7 +107,10 @@ class Registry:
         if not self._discovered:
             self._discovered = True
             for point in entry_points(group=f"jaxppo.{self.kind}s"):
-                point.load()  # importing it runs its decorators
+                try:
+                    point.load()  # importing it runs its decorators
+                except Exception as error:
+                    raise UserError(f"entry point {point.name} of {point.group} cannot be loaded: {error}") from error
 
     def get(self, name: str) -> Entry:
         """The entry called `name`, or by one of its aliases. Raises UserError with the nearest names."""

@@ -10,6 +10,8 @@ from jaxppo.algorithms.ppo import ppo
 from jaxppo.config import Hyperparameters, PPOConfig
 from jaxppo.types import Algorithm, Array, Mean, Metrics
 
+EVALUATION_METRICS = ("evaluation_return", "evaluation_length", "evaluation_finished")
+
 
 class EvaluationPlan(NamedTuple):
     """every: updates between evaluations; episodes; mode: the policy's mode instead of samples."""
@@ -31,7 +33,7 @@ def make_train(
 
     The result is pure: jit it, vmap it over keys, hyperparameters or environment parameters, differentiate it
     forward-mode with respect to hyperparameters. `seams` go to the recipe. With `evaluate`, metrics gain
-    `evaluation_return` and `evaluation_length`, with a count of 0 where no evaluation was due.
+    `evaluation_return`, `evaluation_length` and `evaluation_finished`, with a count of 0 where no evaluation was due.
     """
     algorithm = recipe(config, env, **seams)
 
@@ -47,9 +49,7 @@ def make_train(
                 metrics |= jax.lax.cond(
                     (i + 1) % plan.every == 0,
                     lambda: evaluation_metrics(algorithm, state, jax.random.fold_in(evaluation_key, i), plan),
-                    lambda: dict.fromkeys(
-                        ("evaluation_return", "evaluation_length"), Mean(jnp.zeros(()), jnp.zeros(()))
-                    ),
+                    lambda: dict.fromkeys(EVALUATION_METRICS, Mean(jnp.zeros(()), jnp.zeros(()))),
                 )
             return state, metrics
 
@@ -59,11 +59,12 @@ def make_train(
 
 
 def evaluation_metrics(algorithm: Algorithm, state: Any, key: Array, plan: EvaluationPlan) -> Metrics:
-    """Return and length of the episodes that ended within the limit."""
+    """Return and length over all episodes, cut ones as far as they went; and the share that ended within the limit."""
     result = algorithm.evaluate(state, key, mode=plan.mode, episodes=plan.episodes)
     return {
-        "evaluation_return": Mean.of(result.episode_return, result.finished),
-        "evaluation_length": Mean.of(result.episode_length, result.finished),
+        "evaluation_return": Mean.of(result.episode_return),
+        "evaluation_length": Mean.of(result.episode_length),
+        "evaluation_finished": Mean.of(result.finished),
     }
 
 

@@ -41,7 +41,6 @@ def test_an_impossible_configuration_says_what_would_be_possible(changes, says):
         check_config(dataclasses.replace(PPOConfig(), **changes))
 
 
-@pytest.mark.xfail(strict=True, reason="check_config does not look at `blocks`: ZeroDivisionError, or silence")
 @pytest.mark.parametrize("blocks", [0, -1])
 def test_blocks_of_less_than_one_are_refused(blocks):
     with pytest.raises(UserError, match="blocks"):
@@ -58,10 +57,7 @@ def test_blocks_of_less_than_one_are_refused(blocks):
         {"target_kl": -0.1},
         {"surrogate": {"epsilon": math.nan}},
         {"learning_rate": Schedule(1e-3, 0.0, -1.0)},
-        pytest.param(
-            {"learning_rate": Schedule(1e-3, 0.0, 0.0)},
-            marks=pytest.mark.xfail(strict=True, reason="a duration of 0 passes: 0/0 = NaN at the start"),
-        ),
+        {"learning_rate": Schedule(1e-3, 0.0, 0.0)},
     ],
 )
 def test_numbers_out_of_range_are_refused_by_name(changes):

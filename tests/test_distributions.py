@@ -122,8 +122,6 @@ def test_beta_equals_scipy_and_stays_off_the_ends():
 
 @pytest.mark.parametrize("outputs", [(0.0, 0.0), (-30.0, 2.0), (-5.0, -5.0), (-30.0, -30.0), (-200.0, -200.0)])
 def test_mode_of_a_beta_policy_lies_inside_whatever_the_network_says(outputs):
-    if min(outputs) < -20.0 and max(outputs) < 0:
-        pytest.xfail("1 + softplus(x) is exactly 1 below about -16: both parameters 1 give the mode 0/0")
     mode = make_head("beta", Box((1,), 0.0, 1.0)).build(jnp.asarray(outputs), None).mode()
     assert 0.0 <= float(mode[0]) <= 1.0
 

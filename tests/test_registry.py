@@ -66,7 +66,6 @@ def test_entry_points_of_other_packages_are_found_once(shelf, monkeypatch):
     assert loads == [1]
 
 
-@pytest.mark.xfail(strict=True, reason="only __qualname__ is compared: a namesake in another module replaces the entry")
 def test_a_namesake_from_another_module_does_not_replace_an_entry(shelf):
     def make(module):
         def clip(x): ...

@@ -14,7 +14,7 @@ import pytest
 import jaxppo
 from jaxppo.config import Hyperparameters
 from jaxppo.envs import make, with_parameters
-from jaxppo.training import EvaluationPlan, make_chunk, make_train
+from jaxppo.training import EVALUATION_METRICS, EvaluationPlan, make_chunk, make_train
 
 UPDATES = 7
 
@@ -90,7 +90,7 @@ def test_evaluation_changes_no_training_number(config, env, solo, assert_trees_c
     count = metrics["evaluation_return"].count
     assert count.tolist() == [0, 0, 4, 0, 0, 4, 0]
     assert (np.asarray(metrics["evaluation_return"].total)[np.asarray(count) == 0] == 0).all()
-    assert set(metrics) - set(solo[1]) == {"evaluation_return", "evaluation_length"}
+    assert set(metrics) - set(solo[1]) == set(EVALUATION_METRICS)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,16 @@ CONVENTIONS = {
 }
 
 
+def _consistent(rollout: Rollout, critic: CriticOutputs, gamma: Any):
+    """The reward of which the one-step error, and where the trace is cut the advantage, is 0."""
+    return critic.value - gamma * rollout.continuation * critic.next_value
+
+
+def silence_invalid(rollout: Rollout, critic: CriticOutputs, gamma: Any) -> Rollout:
+    """The rollout with rewards that tell nothing where a sample does not count: no step before it learns from it."""
+    return rollout._replace(reward=jnp.where(rollout.weight > 0, rollout.reward, _consistent(rollout, critic, gamma)))
+
+
 def apply_truncation(
     convention: str, rollout: Rollout, critic: CriticOutputs, gamma: Any
 ) -> tuple[Rollout, CriticOutputs]:
@@ -29,9 +39,7 @@ def apply_truncation(
         return rollout, critic._replace(next_value=jnp.where(truncated, critic.value, critic.next_value))
     if convention == "terminate":
         return rollout._replace(continuation=jnp.where(truncated, 0.0, rollout.continuation)), critic
-    # A reward that makes the one-step error 0 makes the advantage 0, for every estimator that cuts the trace here.
-    consistent = critic.value - gamma * rollout.continuation * critic.next_value
-    rollout = rollout._replace(reward=jnp.where(truncated, consistent, rollout.reward))
+    rollout = rollout._replace(reward=jnp.where(truncated, _consistent(rollout, critic, gamma), rollout.reward))
     if convention == "mask":
         rollout = rollout._replace(weight=jnp.where(truncated, 0.0, rollout.weight))
     return rollout, critic

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.advantages import ADVANTAGES
-from jaxppo.advantages.conventions import apply_truncation
+from jaxppo.advantages.conventions import apply_truncation, silence_invalid
 from jaxppo.config import Hyperparameters, PPOConfig, check_config, check_hyperparameters
 from jaxppo.environment import split_mask, strongly_typed
 from jaxppo.errors import UserError
@@ -126,16 +126,20 @@ def ppo(
 
     def estimate(rollout: Rollout, critic, hyper, state, key):
         """Advantages, targets and weights by the estimator of the configuration; and its state."""
-        rollout, critic = apply_truncation(config.truncation, rollout, critic, hyper.gamma)
+        if uses_critic:
+            rollout = silence_invalid(rollout, critic, hyper.gamma)
+            rollout, critic = apply_truncation(config.truncation, rollout, critic, hyper.gamma)
         provided = {"gamma": hyper.gamma, "state": state, "key": key, "group_size": config.group_size}
         keywords = {name: provided[name] for name in estimator.keywords}
         result = estimator.function(rollout, critic, **keywords, **hyper.advantage)
         advantages, state = result if "state" in keywords else (result, state)
-        return jax.lax.stop_gradient(advantages), state
+        # No stop_gradient: nothing here depends on the parameters that a loss differentiates, and forward-mode
+        # derivatives with respect to γ or a reward scale must pass.
+        return advantages, state
 
     def update(state: TrainState) -> tuple[TrainState, Metrics]:
         hyper = at_fraction(state.hyper, state.samples.fraction_of(float(config.total_steps)))
-        next_key, collect_key, improve_key, estimate_key = jax.random.split(state.key, 4)
+        next_key, collect_key, improve_key, estimate_key, renew_key = jax.random.split(state.key, 5)
 
         def observe(view):
             return normalise_observation(state.statistics, view)
@@ -146,6 +150,8 @@ def ppo(
         reward = rollout.reward if reward_transform is None else reward_transform(rollout)
         reward, reward_statistics = reward * hyper.reward_scale, state.reward_statistics
         if config.normalise_reward:
+            if config.group_size > 1:  # every rollout starts anew
+                reward_statistics = reward_statistics._replace(discounted=jnp.zeros_like(reward_statistics.discounted))
             reward, reward_statistics = scale_reward(reward_statistics, reward, rollout.trace, hyper.gamma)
         rollout = rollout._replace(reward=reward)
 
@@ -175,9 +181,7 @@ def ppo(
             ratio = output.distribution.log_prob(rollout.action) - rollout.log_prob.sum(-1)
             renewed = rollout._replace(value=output.value)
             critic = critic_outputs(spec, policy, parameters, observe, renewed)._replace(log_ratio=ratio)
-            return samples(
-                estimate(renewed, critic, hyper, advantage_state, jax.random.fold_in(estimate_key, epoch))[0]
-            )
+            return samples(estimate(renewed, critic, hyper, advantage_state, jax.random.fold_in(renew_key, epoch))[0])
 
         def terms(parameters, batch: Samples):
             output = policy.apply(parameters, observe(batch.view), batch.mask, (), None)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxppo.distributions import Categorical
 from jaxppo.environment import EnvironmentSpec
 from jaxppo.errors import UserError
-from jaxppo.losses.surrogates import SURROGATES, SurrogateInputs
+from jaxppo.losses.surrogates import SURROGATES, SurrogateInputs, ratio
 from jaxppo.registry import Entry
 from jaxppo.spaces import Box, Discrete
 from jaxppo.types import Array, PyTree
@@ -20,7 +20,8 @@ PROVIDED = frozenset({"kl_old_new", "kl_new_old", "entropy", "distribution"})
 def weighted_mean(x: Array, weight: Array) -> Array:
     """Σ w·x / Σ w over all axes; 0 where nothing counts. `weight` is broadcast from the left."""
     weight = jnp.broadcast_to(weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim)), x.shape)
-    return (weight * x).sum() / jnp.maximum(weight.sum(), 1e-8)
+    # What weighs nothing may be infinite.
+    return jnp.where(weight != 0, weight * x, 0.0).sum() / jnp.maximum(weight.sum(), 1e-8)
 
 
 def standardise(x: Array, weight: Array) -> Array:
@@ -81,12 +82,12 @@ def make_surrogate(entry: Entry, spec: EnvironmentSpec, provided: frozenset[str]
         )
         result = entry.function(inputs, **({"state": state} if stateful else {}), **numbers)
         losses, diagnostics = result if isinstance(result, tuple) else (result, {})
-        log_ratio = jax.lax.stop_gradient(log_prob - batch.log_prob)
-        ratio = jnp.exp(log_ratio)
+        log_ratio = log_prob - batch.log_prob
+        r = ratio(inputs)
         shared = {
             # E[r − 1 − log r] under the behaviour policy is KL(old ‖ new), and never negative. (Schulman, 2020.)
-            "approximate_kl": weighted_mean(ratio - 1.0 - log_ratio, batch.weight),
-            "ratio_deviation": jnp.abs(jnp.where(batch.weight[..., None] > 0, ratio - 1.0, 0.0)).max(),
+            "approximate_kl": weighted_mean(r - 1.0 - log_ratio, batch.weight),
+            "ratio_deviation": jnp.abs(jnp.where(batch.weight[..., None] > 0, r - 1.0, 0.0)).max(),
         }
         diagnostics = {k: weighted_mean(v.astype(jnp.float32), batch.weight) for k, v in diagnostics.items()}
         return weighted_mean(losses, batch.weight), jax.lax.stop_gradient(shared | diagnostics)

@@ -2,11 +2,12 @@
 
 A surrogate takes `SurrogateInputs` and its own numbers as keyword-only arguments, and returns one loss a sample,
 negated objective, not reduced; or (loss, diagnostics) with named arrays. Reduction, weights and everything that is
-common to all are the recipe's. Clamp-free and NaN-free at any ratio: what overflows float32 is the ratio itself.
+common to all are the recipe's. Use `ratio`: it is finite whatever
+the log-probabilities are.
 
     @register_surrogate("mine", paper="…")
     def mine(inputs, *, epsilon=0.2):
-        return -jnp.exp(inputs.log_prob - inputs.behaviour_log_prob) * inputs.advantage
+        return -ratio(inputs) * inputs.advantage
 
 A stateful one names `state` as keyword, declares `initial_state`, and an `update_state(state, diagnostics, **numbers)`
 that is called once after each update with the averages of the update's last epoch.
@@ -68,9 +69,13 @@ def listing():
     return SURROGATES.listing()
 
 
+LARGEST_LOG_RATIO = 40.0
+"""e^40 squared is still a float32. Beyond it a ratio loss is flat: one lost sample instead of a NaN for all."""
+
+
 def ratio(inputs: SurrogateInputs) -> Array:
-    """π(a|s) / μ(a|s)."""
-    return jnp.exp(inputs.log_prob - inputs.behaviour_log_prob)
+    """π(a|s) / μ(a|s), at most e^40."""
+    return jnp.exp(jnp.minimum(inputs.log_prob - inputs.behaviour_log_prob, LARGEST_LOG_RATIO))
 
 
 @register_surrogate(
