@@ -134,6 +134,8 @@ class Hyperparameters:
     """Approximate KL beyond which the remaining gradient steps of an update are skipped."""
     reward_scale: Any = 1.0
     """Factor on every reward that the learner sees (not on reported returns)."""
+    reward_clip: Any = math.inf
+    """Largest size of a reward after `normalise_reward`; other code clips at 10, which hides rare large rewards."""
     adam_epsilon: Any = 1e-5
     """Adam's and RMSprop's ε."""
     adam_b1: Any = 0.9

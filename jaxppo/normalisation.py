@@ -91,12 +91,13 @@ def init_reward_statistics(shape: tuple[int, ...]) -> RewardStatistics:
 
 
 def scale_reward(
-    statistics: RewardStatistics, reward: Array, trace: Array, gamma: Any, clip: float = 10.0
+    statistics: RewardStatistics, reward: Array, trace: Array, gamma: Any, clip: Any = jnp.inf
 ) -> tuple[Array, RewardStatistics]:
-    """Rewards [T, N, ...] over the running deviation of the discounted return, this rollout's included; clipped.
+    """Rewards [T, N, ...] over the running deviation of the discounted return, this rollout's included.
 
     The mean is not subtracted (that would change what is optimal), and the accumulator starts anew with each episode
-    (`trace` 0). Only the learner sees the result.
+    (`trace` 0). Only the learner sees the result. `clip` is off by default, unlike elsewhere: where the rare reward is
+    the whole task (100 at the goal against costs of .1 a step) a clip at 10 deviations takes most of it away.
     """
 
     def accumulate(discounted, inputs):

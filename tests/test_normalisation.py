@@ -74,7 +74,7 @@ def loop(rewards, traces, gamma, chunks):
             seen.append(running.copy())
             running = running * traces[t]
         scaled.append(rewards[piece] / np.std(seen))
-    return np.clip(np.concatenate(scaled), -10, 10), running
+    return np.concatenate(scaled), running
 
 
 def test_reward_scaling_equals_a_loop_over_rollouts():
@@ -97,3 +97,12 @@ def test_reward_scaling_keeps_signs_and_is_indifferent_to_the_unit():
     large, _ = scale_reward(init_reward_statistics((4,)), 100.0 * reward, trace, 0.9)
     np.testing.assert_allclose(small, large, rtol=1e-4)
     assert (jnp.sign(small) == jnp.sign(reward)).all()
+
+
+def test_a_rare_large_reward_is_only_clipped_on_request():
+    reward = jnp.full((100, 4), -0.1).at[50, 0].set(100.0)
+    trace = jnp.ones((100, 4))
+    kept, _ = scale_reward(init_reward_statistics((4,)), reward, trace, 0.0)
+    clipped, _ = scale_reward(init_reward_statistics((4,)), reward, trace, 0.0, 10.0)
+    assert float(kept[50, 0] / kept[0, 0]) == pytest.approx(-1000.0, rel=1e-4)
+    assert float(clipped[50, 0]) == 10.0 and float(clipped[0, 0]) == float(kept[0, 0])

@@ -152,7 +152,9 @@ def ppo(
         if config.normalise_reward:
             if config.group_size > 1:  # every rollout starts anew
                 reward_statistics = reward_statistics._replace(discounted=jnp.zeros_like(reward_statistics.discounted))
-            reward, reward_statistics = scale_reward(reward_statistics, reward, rollout.trace, hyper.gamma)
+            reward, reward_statistics = scale_reward(
+                reward_statistics, reward, rollout.trace, hyper.gamma, hyper.reward_clip
+            )
         rollout = rollout._replace(reward=reward)
 
         critic = critic_outputs(spec, policy, state.parameters, observe, rollout)

@@ -75,6 +75,7 @@ RULES: dict[str, Rule] = {
     "huber_delta": Rule.KEEP,
     "target_kl": Rule.KEEP,
     "reward_scale": Rule.KEEP,
+    "reward_clip": Rule.KEEP,
     "adam_epsilon": Rule.KEEP,
     "adam_b1": Rule.KEEP,
     "adam_b2": Rule.KEEP,
