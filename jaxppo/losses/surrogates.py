@@ -15,6 +15,7 @@ that is called once after each update with the averages of the update's last epo
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from jaxppo.registry import Registry
@@ -166,3 +167,18 @@ def a2c(inputs: SurrogateInputs) -> Array:
     With one epoch of one minibatch PPO's ratio is 1 and both have the same gradient: the parameters go the same way.
     """
     return -inputs.advantage * inputs.log_prob
+
+
+@register_surrogate(
+    "soft_adaptive",
+    paper="Soft Adaptive Policy Optimization, 2511.20347",
+    limits={"temperature": 1e-3, "temperature_negative": 1e-3},
+)
+def soft_adaptive(inputs: SurrogateInputs, *, temperature: Scalar = 1.0, temperature_negative: Scalar = 1.05) -> Array:
+    """A·(4/τ)·σ(τ(r − 1)), τ = `temperature` where A > 0, else `temperature_negative`.
+
+    The gradient r·A·sech²(τ(r − 1)/2) fades smoothly instead of being cut, never changes sign, and is A at r = 1.
+    τ → 0 gives the importance-weighted policy gradient.
+    """
+    tau = jnp.where(inputs.advantage > 0, temperature, temperature_negative)
+    return -inputs.advantage * 4.0 / tau * jax.nn.sigmoid(tau * (ratio(inputs) - 1.0))
