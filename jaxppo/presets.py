@@ -197,11 +197,10 @@ PRESETS: dict[str, Preset] = {
         2_000_000,
         "stabilise two joined pendulums; the optimum is known",
         network={"torso": "mlp"},
-        hyper={"learning_rate": Schedule(3e-4, 0.0)},
+        hyper={"reward_scale": 0.1},
         epochs=10,
         clip_value=False,
         distribution="gaussian",
-        normalise_reward=True,
     ),
 }
 
