@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.scripted:
             from experiments.scripted import play_scripted
 
-            runs: Iterator[results.Result] = play_scripted(task, environment(task))
+            runs: Iterator[results.Result] = play_scripted(task, environment(task), TABLE)
         else:
             count = options.seeds or task.seeds
             finished = results.done(TABLE, task=task.name, implementation="jaxppo", settings=settings_hash(task))

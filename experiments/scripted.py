@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -74,11 +75,12 @@ def players(task: Task, env: Any) -> dict[str, Any]:
     return found
 
 
-def play_scripted(task: Task, env: Any) -> Iterator[results.Result]:
+def play_scripted(task: Task, env: Any, table: Path) -> Iterator[results.Result]:
     """One row for each scripted player that is not in the table yet; the seeds are those of the episodes."""
     for name, act in players(task, env).items():
         run = jax.jit(lambda key, act=act: play(env, act, (), key, episodes=EPISODES, gamma=task.gamma))
-        for seed in range(task.seeds):
+        finished = results.done(table, task=task.name, implementation=name, settings=settings_hash(task))
+        for seed in sorted(set(range(task.seeds)) - finished):
             begun = time.perf_counter()
             outcome = jax.block_until_ready(run(jax.random.key(10_000 + seed)))
             yield results.Result(

@@ -198,8 +198,14 @@ def check_config(config: PPOConfig) -> None:
         raise UserError(f"network widths must be at least 1, got {config.network.hidden} and {config.network.channels}")
 
 
-# What a number may be, closed interval; everything else in `Hyperparameters` is checked to be finite and not negative.
-_RANGES = {"gamma": (0.0, 1.0), "adam_b1": (0.0, 1.0), "adam_b2": (0.0, 1.0), "reward_scale": (-math.inf, math.inf)}
+# What a number may be, closed interval; everything else is checked to be a number and not negative.
+_RANGES = {
+    "gamma": (0.0, 1.0),
+    "lam": (0.0, 1.0),
+    "adam_b1": (0.0, 0.999999),
+    "adam_b2": (0.0, 0.999999),
+    "reward_scale": (-math.inf, math.inf),
+}
 
 
 def check_hyperparameters(hyper: Hyperparameters) -> None:
@@ -219,6 +225,6 @@ def check_hyperparameters(hyper: Hyperparameters) -> None:
         value = getattr(hyper, f.name)
         if isinstance(value, dict):
             for key, number in value.items():
-                check(f"{f.name}.{key}", number, -math.inf, math.inf)
+                check(f"{f.name}.{key}", number, *_RANGES.get(key, (0.0, math.inf)))
         else:
             check(f.name, value, *_RANGES.get(f.name, (0.0, math.inf)))

@@ -19,7 +19,7 @@ Act = Callable[[Any, Array | None, Any, Array, Array], tuple[Array, Any]]
 
 
 class Evaluation(NamedTuple):
-    """All [episodes]. episode_return in the environment's own rewards, summed over agents' mean; undiscounted.
+    """All [episodes]. episode_return in the environment's own rewards, averaged over agents; undiscounted.
 
     discounted_return: with the training discount. finished: False where the step limit came first.
     """

@@ -9,6 +9,7 @@
   in turn: with more than R ends in a group and step, starts are duplicated among neighbours. Exact while ends are rare.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.environment import EnvironmentSpec
+from jaxppo.errors import UserError, unknown
 from jaxppo.randomness import key_for_each
 from jaxppo.types import Array, PyTree
 
@@ -64,9 +66,16 @@ def _optimistic(group: int, spares: int) -> Resets:
     return Resets(lambda env, key: (), draw)
 
 
-def make_resets(strategy: str, spec: EnvironmentSpec, *, pool: int, group: int, spares: int) -> Resets:
+def make_resets(strategy: str, spec: EnvironmentSpec, *, num_envs: int, pool: int, group: int, spares: int) -> Resets:
     """The reset strategy by name; `auto` takes the one that the environment's spec names."""
     strategy = spec.reset if strategy == "auto" else strategy
+    if strategy not in ("fresh", "pool", "optimistic"):
+        raise unknown("reset strategy", strategy, ("fresh", "pool", "optimistic"))
+    if strategy == "optimistic" and num_envs % group:
+        raise UserError(
+            f"num_envs={num_envs} does not divide into optimistic reset groups of {group} environments; "
+            f"set reset_group={math.gcd(num_envs, group)}"
+        )
     return {"fresh": _fresh, "pool": lambda: _pool(pool), "optimistic": lambda: _optimistic(group, spares)}[strategy]()
 
 

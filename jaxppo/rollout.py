@@ -88,7 +88,12 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
     anew, and `invalid_samples` counts it.
     """
     resets = make_resets(
-        config.reset, spec, pool=config.reset_pool, group=config.reset_group, spares=config.reset_spares
+        config.reset,
+        spec,
+        num_envs=config.num_envs,
+        pool=config.reset_pool,
+        group=config.reset_group,
+        spares=config.reset_spares,
     )
     slots = num_final_slots(config.num_steps, spec.time_limit)
 
@@ -121,6 +126,7 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
             if slots:
                 # Termination wins over a limit that falls on the same step.
                 taken = outcome.truncated & valid & ~(terminated.all(-1) if terminated.ndim > 1 else terminated)
+                taken = taken & (used < slots)
                 final = _keep_final(final, used, taken, (outcome.observation, output.memory))
                 used = used + taken
             else:
@@ -184,7 +190,8 @@ def critic_outputs(
 ) -> CriticOutputs:
     """The critic's outputs while acting, and those of the true next states: one batch for last and final observations.
 
-    Where the environment gave a NaN the value is held: that step says nothing.
+    Where an episode was cut without a slot the value is held: after a NaN, or where an environment truncates more often
+    than its spec announces.
     """
     value = rollout.value
 
@@ -200,5 +207,8 @@ def critic_outputs(
         # One slot is the common case, and needs no gather.
         picked = final if final.shape[0] == 1 else jnp.take_along_axis(final, _expand(slot, value), axis=0)
         next_value = jnp.where(_expand(rollout.final.taken, value), picked, next_value)
-    next_value = jnp.where(_expand(rollout.weight, value) > 0, next_value, value)
+    valued = (rollout.trace > 0) | (rollout.continuation == 0)
+    if rollout.final is not None:
+        valued = valued | _expand(rollout.final.taken, valued)
+    next_value = jnp.where(_expand(valued, value), next_value, value)
     return CriticOutputs(value, next_value, jnp.zeros_like(rollout.reward))

@@ -5,7 +5,7 @@ import pytest
 
 from jaxppo.resets import make_resets, where_ended
 
-SIZES = dict(pool=16, group=8, spares=3)
+SIZES = dict(num_envs=16, pool=16, group=8, spares=3)
 N = 32
 
 

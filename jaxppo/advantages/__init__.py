@@ -2,7 +2,8 @@
 
 An estimator is a function of a rollout and of the critic's outputs, with `gamma` and its own numbers as keyword-only
 arguments; it returns `Advantages(advantage, target, weight)`. Other keywords without a default are handed in by name:
-`state` (then it returns (Advantages, state), and declares `initial_state`), `key`, `group_size`.
+`state` (then it returns (Advantages, state), and declares `initial_state`), `key`, `group_size`. An estimator whose
+scale is part of its meaning declares `standardise=False`; one that needs no critic, `critic=False`.
 
     @register_advantage("mine", paper="…")
     def mine(rollout, critic, *, gamma, lam=0.95):
@@ -113,6 +114,7 @@ def v_trace(
     requires=("groups",),
     aliases=("grpo",),
     critic=False,
+    standardise=False,
 )
 def group(
     rollout: Rollout,

@@ -91,6 +91,13 @@ def ppo(
     estimator = ADVANTAGES.get(config.advantage)
     surrogate = make_surrogate(SURROGATES.get(config.surrogate), spec)
     uses_critic = estimator.facts.get("critic", True)
+    # A group's advantages have their own scale: standardised again, Dr.GRPO and RLOO would all be GRPO.
+    normalise = config.normalise_advantage if estimator.facts.get("standardise", True) else "none"
+    if jax.tree.leaves(jax.eval_shape(lambda: policy.initial_memory((1,)))):
+        raise UserError("this policy has memory, and PPO here learns from single steps, not yet from sequences")
+    for name, _ in extra_losses:
+        if name in ("policy", "value", "entropy_bonus"):
+            raise UserError(f"extra loss {name!r} has the name of one of PPO's own; choose another")
     if "groups" in estimator.requires and config.group_size < 2:
         raise UserError(f"advantage={config.advantage} compares episodes from one start: set group_size to at least 2")
     collect = make_collector(spec, policy, config, keep_distribution=surrogate.needs_distribution)
@@ -162,7 +169,7 @@ def ppo(
 
         def samples(advantages) -> Samples:
             advantage = advantages.advantage
-            if config.normalise_advantage == "batch":
+            if normalise == "batch":
                 advantage = standardise(advantage, advantages.weight)
             return Samples(
                 view,
@@ -188,7 +195,7 @@ def ppo(
         def terms(parameters, batch: Samples):
             output = policy.apply(parameters, observe(batch.view), batch.mask, (), None)
             advantage = batch.advantage
-            if config.normalise_advantage == "minibatch":
+            if normalise == "minibatch":
                 advantage = standardise(advantage, batch.weight)
             entropy = output.distribution.entropy()
             policy_loss, diagnostics = surrogate.loss(
@@ -217,9 +224,12 @@ def ppo(
             config, hyper, state.parameters, state.optimiser, improve_key, batch_for_epoch, terms, combine_gradients
         )
 
-        last_epoch = jax.tree.map(lambda x: x[-1].mean(), diagnostics)
+        # Averages over the steps of the last epoch that were taken; a skipped one may hold a NaN.
+        last_taken = diagnostics["steps_taken"][-1]
+        last_epoch = {name: Mean.of(x[-1], last_taken).value for name, x in diagnostics.items()}
+        fit = explained_variance(critic.value, advantages) if uses_critic else jnp.zeros(())
         metrics |= summarise(diagnostics) | {
-            "explained_variance": Mean(explained_variance(critic.value, advantages), jnp.ones(())),
+            "explained_variance": Mean(fit, jnp.float32(uses_critic)),
             "weighted_samples": Mean(advantages.weight.sum(), jnp.ones(())),
             "learning_rate": Mean(jnp.asarray(hyper.learning_rate, jnp.float32), jnp.ones(())),
         }

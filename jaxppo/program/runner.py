@@ -131,6 +131,7 @@ class Runner:
         update, samples = int(state.updates), int(state.samples)
         last = update + max(0, -(-(self.run.config.total_steps - samples) // size))
         every = -(-self.run.watch.evaluate_every // size)
+        self._saved_update = update  # a state that was read is saved already
         if not checkpoint.find(self.directory.checkpoints):
             self._save(state)
         count, chunks, report = 1, 0, None
@@ -147,12 +148,16 @@ class Runner:
                     rows[-1].update(evaluation)
                 if every:
                     self._score = evaluation["evaluation_return"] if evaluation else None
+                if self._score is not None and not math.isfinite(self._score):
+                    self._score = None  # a NaN is no score, and would be the best for ever
                 for sink in (self.table, *self.sinks):
                     sink.write(rows)
                 self._keep(state, final=update == last or signals.received is not None)
                 report = self._report(metrics, count, samples, samples + (last - update) * size, elapsed, evaluation)
                 self.progress.show(report if chunks > 1 else dataclasses.replace(report, compiled=elapsed))
                 count = self._paced(count, elapsed)
+        if self._saved_update != update:  # a signal may come between the decision to save and the end of the loop
+            self._save(state)
         if signals.received is not None and update < last:
             done = f"stopped at {samples:,} steps, saved"
             raise Interrupted(signals.received, f"{done}; `jaxppo resume {self.directory.path}` goes on")
@@ -231,6 +236,7 @@ class Runner:
         )
         if self._score is not None:
             self._best = self._score if self._best is None else max(self._best, self._score)
+        self._saved_update = int(state.updates)
         self._saved_at = time.monotonic()
         self._save_seconds = self._saved_at - start
 

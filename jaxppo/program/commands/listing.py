@@ -48,12 +48,9 @@ def _advantages() -> Rows:
 
 
 def _distributions() -> Rows:
-    return [
-        {"name": "categorical", "actions": "discrete, multi-discrete"},
-        {"name": "gaussian", "actions": "continuous, clipped to the bounds by the environment"},
-        {"name": "tanh_gaussian", "actions": "continuous, bounded"},
-        {"name": "beta", "actions": "continuous, bounded"},
-    ]
+    from jaxppo.distributions import DISTRIBUTIONS
+
+    return [_entry(entry) for entry in DISTRIBUTIONS.listing()]
 
 
 KINDS: dict[str, Callable[[], Rows]] = {
@@ -101,7 +98,6 @@ def _description(row: dict[str, Any]) -> str:
     texts = (
         row.get("env"),
         row.get("summary"),
-        row.get("actions"),
         f"[{numbers}]" if numbers else "",
         row.get("paper"),
     )

@@ -35,6 +35,6 @@ def run(arguments: Sequence[str]) -> None:
         table = read_table(directory.metrics)
         if not len(table["update"]):
             raise UserError(f"{directory.metrics} has no rows yet")
-        curves[f"{recorded.env} ({path.name})"] = table
+        curves[f"{recorded.env} ({path})"] = table
     plotting.learning_curves(curves, plot.output)
     print(plot.output)
