@@ -5,8 +5,16 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from jaxppo.advantages import ADVANTAGES
+from jaxppo.losses import SURROGATES
 from jaxppo.presets import PRESETS, Preset
+from jaxppo.program import configuration
+from jaxppo.program.configuration import RunConfig
 from jaxppo.schedules import Schedule
+
+YOUNGER: dict[str, Any] = {}
+"""Settings, by flat name, that were added after the first results, each with the value that means what was done before
+it: a task that has this value keeps the hash that its results are under."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +85,23 @@ def settings(task: Task) -> dict[str, Any]:
     }
 
 
+def facts(task: Task) -> dict[str, Any]:
+    """Every setting of `task` by its flat name, as JSON values: the environment with its parameters, all fields of the
+    configuration and all numbers, defaults included, those of the surrogate and the estimator too; and the peer."""
+    config, hyper = task.preset.settings()
+    run = RunConfig(task.preset.env, dict(task.preset.env_parameters), config=config, hyper=hyper)
+    # Written and read once, so that 1 and 1.0, a list and a tuple are the same.
+    given = configuration.settings(configuration.from_json(configuration.to_json(run)))
+    del given["seed"]
+    variant = {f"surrogate_numbers.{n}": v for n, v in SURROGATES.get(config.surrogate).numbers.items()}
+    estimator = {f"advantage_numbers.{n}": v for n, v in ADVANTAGES.get(config.advantage).numbers.items()}
+    return {**variant, **estimator, **given, "peer": task.peer, "peer_environment": task.peer_environment}
+
+
 def settings_hash(task: Task) -> str:
-    """Twelve hexadecimal digits of everything that changes a training run of `task`."""
-    facts = settings(task) | {"goal": "", "seeds": 0}
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    """Twelve hexadecimal digits of everything that changes a training run of `task`: its `facts`, as JSON."""
+    found = {name: value for name, value in facts(task).items() if name not in YOUNGER or YOUNGER[name] != value}
+    return hashlib.sha256(json.dumps(found, sort_keys=True, allow_nan=False).encode()).hexdigest()[:12]
 
 
 def _with_peer(peer: Literal["rejax", "brax"], name: str, preset: str, goal: str, threshold=None, seeds=5) -> Task:
