@@ -8,7 +8,8 @@ unlike brax's, it stops at the end of the episode.
 The engine is `backend="spring"`, for swimmer, which it does not support, `generalized`; `positional` and `mjx` are the
 others. Arguments of the environment's
 constructor are static: `make("brax/ant", ctrl_cost_weight=0.1)`. The physics can be made leaves, by the path in brax's
-`System` and its new value: `make("brax/ant", physics={"gravity": gravity})`, traced if you like.
+`System` and its new value: `make("brax/ant", physics={"gravity": gravity})`, traced if you like. Where parameters are
+flat names, as on the command line, a path follows a point: `--env-parameters physics.gravity 0,0,-5`.
 
 Actions are in [−1, 1], and brax scales them to the actuators. `inverted_pendulum` reports its fall as a `time_out` in
 `info`; it is a termination here, as in MuJoCo.
@@ -21,16 +22,19 @@ import functools
 import inspect
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from types import NoneType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxppo import errors
 from jaxppo.environment import Array, EnvironmentSpec, Step, environment, static_field
 from jaxppo.envs.carry import carry_types, cast
+from jaxppo.envs.leaves import like
 from jaxppo.envs.registry import Listing, check_parameters
 from jaxppo.errors import UserError
 from jaxppo.spaces import Box
@@ -111,16 +115,54 @@ def make(
     physics: Mapping[str, Array] | None = None,
     **values: Any,
 ) -> Brax:
-    """The environment that brax registers as `name`; `values` go to its constructor."""
+    """The environment that brax registers as `name`.
+
+    values: those named `physics.PATH` are physics, too; all others go to its constructor.
+    """
     backend = _NOT_SPRING.get(name, "spring") if backend is None else backend
     if backend not in BACKENDS:
-        raise errors.unknown("brax backend", backend, BACKENDS)
+        raise errors.unknown("brax backend", str(backend), BACKENDS)
+    if not isinstance(physics, (Mapping, NoneType)):
+        raise UserError(f"physics={physics!r} of brax/{name} must name what to set, as in physics.gravity 0,0,-9.81")
+    paths = {p: v for p, v in values.items() if p.startswith("physics.")}
+    given = {p: _hashable(name, p, v) for p, v in values.items() if p not in paths}
     known = _keywords(envs._envs[name])
-    check_parameters(f"brax/{name}", values, {*known, "backend", "physics"})
+    check_parameters(f"brax/{name}", given, {*known, "backend", "physics"})
+    for parameter, value in given.items():
+        _check(name, parameter, value, known[parameter])
+    wanted = {**(physics or {}), **{p.removeprefix("physics."): v for p, v in paths.items()}}
     with jax.ensure_compile_time_eval():  # the constants outlive a trace in which `make` may be called
-        simulator = _simulator(name, backend, **values)
-        physics = {path: _like(name, simulator.library, path, value) for path, value in (physics or {}).items()}
-    return Brax(physics, simulator, time_limit)
+        simulator = _simulator(name, backend, **given)
+        there = _physics(getattr(simulator.library, "sys", None)) if wanted else {}
+        for path in wanted:
+            if not there:
+                raise UserError(f"brax/{name} has no {path!r}, nor any other physics that can be set")
+            if path not in there:
+                raise errors.unknown(f"physics of brax/{name}", path, there, "(paths in brax's System)")
+        leaves = {p: like(f"physics.{p}", f"brax/{name}", there[p], value) for p, value in wanted.items()}
+    return Brax(leaves, simulator, time_limit)
+
+
+def _check(name: str, parameter: str, value: Any, default: Any) -> None:
+    """Refuses another kind of value than a constructor's argument has by default, which brax may let through."""
+    if parameter == "n_frames" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise UserError(f"n_frames={value!r} of brax/{name} must be a whole number of at least 1")
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise UserError(f"{parameter}={value!r} of brax/{name} must be true or false")
+    elif isinstance(default, (int, float, tuple)):
+        like(parameter, f"brax/{name}", np.asarray(default, np.float32), value)
+
+
+def _hashable(name: str, parameter: str, value: Any) -> Any:
+    """A constructor's argument in a form that tells equal choices: lists and arrays as tuples."""
+    if isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, Tracer):
+        value = np.asarray(value).tolist()
+    if isinstance(value, (list, tuple)):
+        return tuple(_hashable(name, parameter, item) for item in value)
+    if isinstance(value, Tracer) or not isinstance(value, Hashable):
+        raise UserError(f"{parameter}={value!r} of brax/{name} must be a number, a word, or several of them")
+    return value
 
 
 @functools.cache
@@ -153,25 +195,24 @@ def _observed(state: Any) -> tuple[PyTree, PyTree]:
     return state, state.obs
 
 
-def _keywords(constructor: Any) -> set[str]:
-    """The named arguments, those of brax's base class included where they are passed on."""
+def _keywords(constructor: Any) -> dict[str, Any]:
+    """The named arguments with their defaults, those of brax's base class included where they are passed on."""
     own = inspect.signature(constructor).parameters
     passed_on = any(p.kind is p.VAR_KEYWORD for p in own.values())
-    inherited = set(inspect.signature(envs.PipelineEnv).parameters) - {"sys"} if passed_on else set()
-    return (set(own) | inherited) - {"self", "kwargs"}
+    inherited = inspect.signature(envs.PipelineEnv).parameters if passed_on else {}
+    known = {name: p.default for name, p in {**inherited, **own}.items()}
+    return {name: default for name, default in known.items() if name not in ("self", "kwargs", "sys")}
 
 
-def _like(name: str, library: Any, path: str, value: Any) -> Array:
-    """The value as an array of the type and shape that stand at `path` in brax's System."""
-    node = getattr(library, "sys", None)
-    for part in path.split("."):
-        if not hasattr(node, part):
-            raise UserError(
-                f"physics of brax/{name} has no {path!r}: paths lead into brax's System, such as gravity, opt.timestep"
-            )
-        node = getattr(node, part)
-    node = jnp.asarray(node)
-    try:
-        return jnp.broadcast_to(jnp.asarray(value, node.dtype), node.shape)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"physics {path}={value!r} of brax/{name} does not fit the shape {node.shape}") from error
+def _physics(node: Any, prefix: str = "") -> dict[str, Array]:
+    """Path to present value of the real numbers in brax's System; its whole numbers and choices are structure."""
+    found: dict[str, Array] = {}
+    for field in dataclasses.fields(node) if dataclasses.is_dataclass(node) else ():
+        value = getattr(node, field.name)
+        if field.name.startswith("_"):
+            continue
+        if dataclasses.is_dataclass(value):
+            found |= _physics(value, f"{prefix}{field.name}.")
+        elif isinstance(value, (jax.Array, float)) and jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            found[f"{prefix}{field.name}"] = value
+    return found

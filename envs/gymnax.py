@@ -27,7 +27,7 @@ from jax.core import Tracer
 
 from jaxppo.environment import Array, EnvironmentSpec, Step, environment, static_field, strongly_typed
 from jaxppo.envs.carry import carry_types, cast
-from jaxppo.envs.leaves import with_parameters
+from jaxppo.envs.leaves import like, with_parameters
 from jaxppo.envs.registry import Listing, check_parameters
 from jaxppo.errors import UserError
 from jaxppo.spaces import Box, Discrete, Space
@@ -94,14 +94,20 @@ def make(name: str, *, time_limit: int | None = None, **values: Any) -> Gymnax:
     _check_version()
     factory = gymnax.registration._registry[name]
     static = set(inspect.signature(factory).parameters) - {"args", "kwargs"}
-    given = {parameter: value for parameter, value in values.items() if parameter in static}
+    given = {parameter: _tuple(value) for parameter, value in values.items() if parameter in static}
     leaves = {parameter: value for parameter, value in values.items() if parameter not in static}
-    concrete = tuple((p, _frozen(p, v)) for p, v in sorted(leaves.items()) if not isinstance(v, Tracer))
     with jax.ensure_compile_time_eval():  # the constants outlive a trace in which `make` may be called
         try:
             library = _construct(name, **given)
             params = _numeric(library.default_params)
             check_parameters(f"gymnax/{name}", leaves, {*params, *static})
+            for parameter, value in leaves.items():
+                like(parameter, f"gymnax/{name}", params[parameter], value)
+            concrete = tuple(
+                (p, _tuple(np.asarray(v, np.float32).tolist()))
+                for p, v in sorted(leaves.items())
+                if not isinstance(v, Tracer)
+            )
             game = _game(name, library, time_limit, concrete)
         except UserError:
             raise
@@ -172,15 +178,8 @@ def _numeric(params: Any) -> dict[str, Array]:
     return strongly_typed({name: getattr(params, name) for name in fields})
 
 
-def _frozen(name: str, value: Any) -> Any:
-    """A hashable form of a number or array."""
-    try:
-        return _tuple(np.asarray(value, np.float32).tolist())
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{name}={value!r} must be a number") from error
-
-
 def _tuple(nested: Any) -> Any:
+    """A hashable form of nested lists."""
     return tuple(map(_tuple, nested)) if isinstance(nested, list) else nested
 
 

@@ -9,9 +9,12 @@ wraps, or the parameter object of a library) or a dict contributes its own.
 """
 
 import dataclasses
+import functools
+from types import NoneType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -37,7 +40,10 @@ def with_parameters(env: Environment, **values: PyTree) -> Environment:
     for name in values:
         if name not in known:
             raise errors.unknown(f"parameter of {env.spec.name}", name, known)
-    typed = {name: _like(name, known[name], value) for name, value in values.items()}
+    typed = {
+        name: jax.tree.map(functools.partial(like, name, env.spec.name), known[name], value)
+        for name, value in values.items()
+    }
     return _replace(env, typed)
 
 
@@ -53,11 +59,32 @@ def as_leaves(name: str, env: Environment) -> Environment:
     return strongly_typed(env)
 
 
-def _like(name: str, old: PyTree, new: PyTree) -> PyTree:
-    try:
-        return jax.tree.map(lambda o, n: jax.numpy.asarray(n, jax.numpy.asarray(o).dtype), old, new)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{name}={new!r} does not fit the parameter, which is {old!r}") from error
+def like(name: str, owner: str, old: Any, new: Any) -> jax.Array:
+    """`new` as an array of the shape and type of `old`, the present value of parameter `name` of environment `owner`.
+
+    Traced values are welcome. Raises UserError where `new` is of another shape or kind.
+    """
+    shape, dtype = np.shape(old), np.dtype(jnp.result_type(old))
+    whole, array = dtype.kind in "iu", None
+    if not isinstance(new, (str, NoneType)) and (dtype.kind == "b" or not isinstance(new, bool)):
+        try:
+            array = jnp.asarray(new, dtype)
+            if whole and not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(new)):
+                array = array if np.equal(new, np.round(new)).all() else None
+        except (TypeError, ValueError, OverflowError):
+            array = None
+    if array is not None and array.shape == shape:
+        return array
+    kind = "whole number" if whole else "number"
+    wanted = f"{shape[0]} {kind}s" if len(shape) == 1 else f"{kind}s of shape {shape}" if shape else f"one {kind}"
+    raise UserError(f"{name}={new!r} of {owner} does not fit: it takes {wanted}{_now(old)}")
+
+
+def _now(value: Any) -> str:
+    """The present value for a message, where it is known and short."""
+    if isinstance(value, Tracer) or np.size(value) > 8:
+        return ""
+    return f", now {','.join(f'{x:.6g}' for x in np.ravel(value).tolist())}"
 
 
 def _children(node: PyTree) -> dict[str, PyTree]:

@@ -25,7 +25,7 @@ from typing import Any
 from jaxppo import errors
 from jaxppo.environment import Environment
 from jaxppo.envs import wrappers
-from jaxppo.envs.leaves import as_leaves
+from jaxppo.envs.leaves import as_leaves, like
 from jaxppo.errors import UserError
 
 Factory = Callable[..., Environment]
@@ -62,6 +62,7 @@ def register(name: str, factory: Factory | None = None) -> Any:
 
 def make(
     name: str,
+    /,
     *,
     time_limit: int | None = None,
     action_repeat: int = 1,
@@ -80,8 +81,12 @@ def make(
     values: the environment's own parameters. Those that are leaves (see `jaxppo.envs.leaves`) may be traced.
     """
     for option, count in (("time_limit", time_limit), ("action_repeat", action_repeat), ("frame_stack", frame_stack)):
-        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
+        fits = not isinstance(count, bool) and isinstance(count, Integral) and count >= 1
+        if not fits and not (option == "time_limit" and count is None):
             raise UserError(f"{option}={count!r} of {name} must be a whole number of at least 1")
+    for option, switch in (("flatten", flatten), ("rescale_action", rescale_action)):
+        if not isinstance(switch, bool):
+            raise UserError(f"{option}={switch!r} of {name} must be true or false")
     env = _build(name, time_limit, values)
     if action_repeat > 1:
         env = wrappers.ActionRepeat(env, repeat=int(action_repeat))
@@ -135,6 +140,8 @@ def _build(name: str, time_limit: int | None, values: dict[str, Any]) -> Environ
             raise errors.unknown("environment", name, rows)
         if not rows[name].playable:
             raise UserError(f"{name} is not playable: {rows[name].reason}")
+        if "name" in values:  # would be taken for the adapter's own argument
+            raise UserError(f"{name} has no parameter 'name'")
         env = adapter.make(short, **values, **limit)
     else:
         raise errors.unknown("environment", name, [row.name for row in listing() if not row.name.endswith("/*")])
@@ -157,12 +164,16 @@ def _keywords(factory: Factory) -> dict[str, Any] | None:
 
 
 def _typed(name: str, parameter: str, value: Any, default: Any) -> Any:
-    """A whole number given for a real parameter is made real, or later values of it would be cut to whole ones."""
-    if isinstance(default, float) and isinstance(value, Integral):
-        return float(value)
-    if isinstance(default, int) and isinstance(value, (str, float)):
-        raise UserError(f"{parameter}={value!r} of {name} must be a whole number")
-    return value
+    """Refuses what is not one number where the default is one.
+
+    A whole number given for a real parameter is made real, or later values of it would be cut to whole ones.
+    """
+    if isinstance(default, bool) or not isinstance(default, (int, float)):
+        return value
+    like(parameter, name, default, value)
+    if isinstance(default, float):
+        return float(value) if isinstance(value, Integral) else value
+    return int(value) if isinstance(value, float) else value
 
 
 def _adapter(library: str) -> ModuleType:

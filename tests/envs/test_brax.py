@@ -1,3 +1,4 @@
+import re
 import warnings
 
 import jax
@@ -106,6 +107,21 @@ def test_physics_can_be_traced():
     assert falls[0] == falls[1] != falls[2]
 
 
+@pytest.mark.parametrize("path", ["gravity", "opt.timestep", "link.inertia.mass"])
+def test_physics_by_flat_name_is_the_physics_of_the_mapping(path):
+    value = {"gravity": [0.0, 1.0, -5.0], "opt.timestep": 0.005, "link.inertia.mass": [2.0, 3.0]}[path]
+    flat = make("brax/inverted_pendulum", **{f"physics.{path}": value})
+    mapped = make("brax/inverted_pendulum", physics={path: value})
+    assert jax.tree.structure(flat) == jax.tree.structure(mapped)
+    np.testing.assert_array_equal(parameters(flat)[path], parameters(mapped)[path])
+    np.testing.assert_allclose(jax.tree.leaves(flat)[0], value)
+
+
+def test_equal_lists_of_a_constructor_are_one_environment():
+    first, second = (make("brax/hopper", healthy_z_range=kind((0.7, 9.0))) for kind in (list, np.array))
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+
+
 def test_making_is_quiet(capfd):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -121,9 +137,36 @@ def test_making_is_quiet(capfd):
         (dict(name="brax/reachr"), "did you mean brax/reacher"),
         (dict(name="brax/reacher", time_limit=-1), "at least 1"),
         (dict(name="brax/fast", physics={"gravity": 1.0}), "has no 'gravity'"),
+        (
+            dict(name="brax/reacher", physics=5),
+            "physics=5 of brax/reacher must name what to set, as in physics.gravity",
+        ),
+        (dict(name="brax/reacher", physics="gravity"), "physics='gravity'"),
+        ({"name": "brax/reacher", "physics.gravty": 5}, "did you mean gravity"),
+        ({"name": "brax/reacher", "physics.": 5}, "unknown physics of brax/reacher ''"),
+        ({"name": "brax/reacher", "physics.link": 5}, "did you mean link"),
+        ({"name": "brax/reacher", "physics.gravity.shape": 5}, "did you mean gravity"),
+        ({"name": "brax/reacher", "physics.opt.iterations": 5}, "unknown physics"),
+        ({"name": "brax/reacher", "physics.gravity": -5.0}, "it takes 3 numbers, now 0,0,"),
+        ({"name": "brax/reacher", "physics.gravity": [0, 0, "heavy"]}, "it takes 3 numbers"),
+        ({"name": "brax/reacher", "physics.gravity": [0, 0, float("nan")]}, "must be a finite number"),
+        (dict(name="brax/reacher", n_frames=[1, 2]), "n_frames=(1, 2) of brax/reacher must be a whole number"),
+        (dict(name="brax/reacher", n_frames=0), "n_frames=0"),
+        (dict(name="brax/reacher", n_frames=1.5), "n_frames=1.5"),
+        (dict(name="brax/reacher", debug=[1]), "debug=(1,) of brax/reacher must be true or false"),
+        (dict(name="brax/reacher", debug={"a": [1]}), "debug={'a': [1]} of brax/reacher must be"),
+        (dict(name="brax/reacher", backend=["spring"]), "unknown brax backend"),
+        (
+            dict(name="brax/ant", ctrl_cost_weight=[1, 2]),
+            "ctrl_cost_weight=(1, 2) of brax/ant does not fit: it takes one",
+        ),
+        (dict(name="brax/ant", ctrl_cost_weight="heavy"), "ctrl_cost_weight='heavy' of brax/ant does not fit"),
+        (dict(name="brax/ant", healthy_z_range=0.2), "it takes 2 numbers, now 0.2,1"),
         (dict(name="brax/swimmer", backend="spring"), "Unsupported backend"),
     ],
 )
 def test_bad_input(request_, message):
-    with pytest.raises(UserError, match=message):
-        make(request_.pop("name"), **request_)
+    values = {name: value for name, value in request_.items() if name != "name"}
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        make(request_["name"], **values)
+    assert "\n" not in str(caught.value)

@@ -1,3 +1,5 @@
+import inspect
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -73,13 +75,27 @@ def test_missing_library(monkeypatch):
         ("jaxppo/cartpol", {}, "did you mean jaxppo/cartpole"),
         ("CartPole-v1", {}, "did you mean gymnax/CartPole-v1"),
         ("jaxppo/cartpole", dict(gravty=1.0), "did you mean gravity"),
-        ("jaxppo/cartpole", dict(gravity="heavy"), "gravity=heavy of jaxppo/cartpole must be a finite number"),
+        (
+            "jaxppo/cartpole",
+            dict(gravity="heavy"),
+            "gravity='heavy' of jaxppo/cartpole does not fit: it takes one number",
+        ),
+        ("jaxppo/cartpole", dict(gravity=[1, 2]), "gravity=[1, 2] of jaxppo/cartpole does not fit"),
+        ("jaxppo/cartpole", dict(name="x"), "has no parameter 'name'"),
+        ("gymnax/CartPole-v1", dict(name="x"), "gymnax/CartPole-v1 has no parameter 'name'"),
+        ("brax/reacher", dict(name="x"), "brax/reacher has no parameter 'name'"),
+        ("jumanji/Maze-v0", dict(name="x"), "jumanji/Maze-v0 has no parameter 'name'"),
+        ("jaxppo/cartpole", dict(physics=5), "has no parameter 'physics'"),
+        ("jaxppo/cartpole", {"physics.gravity": 5}, "did you mean gravity"),
         ("jaxppo/cartpole", dict(gravity=float("inf")), "finite"),
         ("jaxppo/cartpole", dict(time_limit=0), "time_limit=0"),
         ("jaxppo/cartpole", dict(time_limit=-3), "time_limit=-3"),
         ("jaxppo/cartpole", dict(time_limit=2.5), "whole number"),
         ("jaxppo/cartpole", dict(frame_stack=0), "frame_stack=0"),
+        ("jaxppo/cartpole", dict(frame_stack=None), "frame_stack=None"),
         ("jaxppo/cartpole", dict(action_repeat="2"), "action_repeat='2'"),
+        ("jaxppo/cartpole", dict(flatten="no"), "flatten='no' of jaxppo/cartpole must be true or false"),
+        ("jaxppo/cartpole", dict(rescale_action=1), "rescale_action=1"),
         ("jaxppo/memory", dict(delay=0), "delay >= 1"),
         ("jaxppo/memory", dict(delay="long"), "whole number"),
         ("jaxppo/memory", dict(time_limit=3), "fixes its time limit at 65"),
@@ -87,10 +103,32 @@ def test_missing_library(monkeypatch):
     ],
 )
 def test_bad_input(name, values, message):
-    with pytest.raises(UserError, match=message.replace("(", r"\(")) as caught:
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
         make(name, **values)
     assert "\n" not in str(caught.value)
 
 
 def test_whole_numbers_for_real_parameters_become_real():
     assert make("jaxppo/cartpole", gravity=9).gravity.dtype == jnp.float32
+
+
+OWN = [row.name for row in listing() if row.name.startswith("jaxppo/")]
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], (3,), [], "heavy", "", None, True, {"a": 1}, float("nan")], ids=repr)
+@pytest.mark.parametrize("name", OWN)
+def test_every_number_of_our_environments_is_one_finite_number(name, value):
+    for parameter in inspect.signature(registry._factories[name]).parameters.values():
+        if isinstance(parameter.default, (int, float)):
+            with pytest.raises(UserError, match=parameter.name) as caught:
+                make(name, **{parameter.name: value} if parameter.name != "time_limit" else {"time_limit": value or 0})
+            assert "\n" not in str(caught.value)
+
+
+def test_an_environment_from_outside_may_have_a_parameter_called_name(clean):
+    register("test/named", lambda name="x", gravity=1.0: CartPole(gravity=gravity + len(name)))
+    assert make("test/named", name="long").gravity == 5.0
+
+
+def test_whole_parameters_take_whole_numbers_however_they_are_written():
+    assert make("jaxppo/memory", delay=3.0).spec == make("jaxppo/memory", delay=3).spec

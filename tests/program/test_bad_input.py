@@ -62,6 +62,14 @@ def elsewhere(tmp_path, monkeypatch):
         ([*CARTPOLE, "--env-parameters", "gravitty", "9"], ["gravitty", "gravity"]),
         ([*CARTPOLE, "--env-parameters", "time_limit", "0"], ["time_limit=0", "at least 1"]),
         ([*CARTPOLE, "--env-parameters", "gravity", "heavy"], ["gravity", "heavy"]),
+        (
+            [*CARTPOLE, "--env-parameters", "gravity", "1,2"],
+            ["gravity=[1, 2] of jaxppo/cartpole", "one number, now 9.8"],
+        ),
+        ([*CARTPOLE, "--env-parameters", "gravity", "none"], ["gravity=None of jaxppo/cartpole", "one number"]),
+        ([*CARTPOLE, "--env-parameters", "name", "x"], ["jaxppo/cartpole has no parameter 'name'"]),
+        ([*CARTPOLE, "--env-parameters", "physics", "5"], ["jaxppo/cartpole has no parameter 'physics'"]),
+        ([*CARTPOLE, "--env-parameters", "flatten", "no"], ["flatten='no'", "true or false"]),
         ([*CARTPOLE, "--seed", "-1"], ["seed=-1"]),
         ([*CARTPOLE, "--episodes", "0"], ["episodes=0"]),
         ([*CARTPOLE, "--evaluate-every", "-5"], ["evaluate_every=-5"]),
@@ -78,6 +86,25 @@ def test_a_wrong_request_is_one_line_and_leaves_nothing(refused, tmp_path, argum
     said = refused(*arguments)
     for message in messages:
         assert message in said
+    assert not list((tmp_path / "here").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("physics", "5", "physics=5 of brax/reacher must name what to set, as in physics.gravity 0,0,-9.81"),
+        ("physics.gravty", "5", "unknown physics of brax/reacher 'gravty'; did you mean gravity"),
+        ("physics.gravity", "-5", "physics.gravity=-5 of brax/reacher does not fit: it takes 3 numbers, now 0,0,-9.81"),
+        ("physics.gravity", "-1,0", "physics.gravity=[-1, 0]"),
+        ("physics.opt.timestep", "0.1,0.2", "it takes one number"),
+        ("n_frames", "1,2", "n_frames=(1, 2) of brax/reacher must be a whole number"),
+        ("backend", "spring,mjx", "unknown brax backend"),
+        ("name", "x", "brax/reacher has no parameter 'name'"),
+    ],
+)
+def test_wrong_physics_is_one_line_and_leaves_nothing(refused, tmp_path, name, value, message):
+    pytest.importorskip("brax")
+    assert message in refused("train", "--env", "brax/reacher", "--env-parameters", name, value)
     assert not list((tmp_path / "here").iterdir())
 
 

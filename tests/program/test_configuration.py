@@ -3,11 +3,14 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from jaxppo.config import Hyperparameters, NetworkConfig, PPOConfig
+from jaxppo.envs import make, parameters
 from jaxppo.errors import UserError
 from jaxppo.program import branching, configuration
+from jaxppo.program.commands import train
 from jaxppo.program.configuration import RunConfig, Watch
 from jaxppo.schedules import Schedule
 
@@ -92,3 +95,18 @@ def test_every_setting_has_a_rule_for_branches_and_every_rule_a_setting():
         rule for rule in branching.RULES if not any(name.partition(".")[0] == rule or name == rule for name in names)
     }
     assert stale <= {"advantage_numbers"}  # RUN names none
+
+
+@pytest.mark.parametrize("words", [("physics.gravity", "-1,0,-5"), ("physics.opt.timestep", "0.005")])
+def test_physics_is_a_setting_like_any_other(words):
+    """Given at the command line, written down, read back, changed in a branch, and where the environment is made."""
+    pytest.importorskip("brax")
+    name, value = words[0], configuration.read_text(words[1])
+    given = train.read(["--env", "brax/reacher", "--env-parameters", *words])[1]
+    again = configuration.from_json(json.loads(json.dumps(configuration.to_json(given))))
+    assert again == given and configuration.settings(again)[f"env_parameters.{name}"] == value
+    found = parameters(make(again.env, **again.env_parameters))[name.removeprefix("physics.")]
+    np.testing.assert_allclose(found, value)
+    changed = configuration.with_settings(given, {f"env_parameters.{name}": words[1].replace("5", "4")})
+    assert list(configuration.differences(given, changed)) == [f"env_parameters.{name}"]
+    assert branching.renewed_parts(configuration.differences(given, changed)) == branching.Rule.EPISODES.value

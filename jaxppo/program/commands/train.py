@@ -49,7 +49,8 @@ class Train:
     seed: int = 0
     """Seed of everything random."""
     env_parameters: tuple[str, ...] = ()
-    """NAME VALUE pairs for the environment, e.g. gravity 9.8 time_limit 200."""
+    """NAME VALUE pairs for the environment, e.g. gravity 9.8 time_limit 200; several numbers with commas, as in brax's
+    physics.gravity 0,0,-5."""
     surrogate_numbers: tuple[str, ...] = ()
     """NAME VALUE pairs for the surrogate, e.g. epsilon 0.1; values may be schedules START:END."""
     advantage_numbers: tuple[str, ...] = ()
