@@ -1,5 +1,6 @@
 """What a branch keeps of the run that it starts from: one rule a setting."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import jax
 
 from jaxppo.errors import UserError
-from jaxppo.program import checkpoint
+from jaxppo.program import checkpoint, configuration
+from jaxppo.program.configuration import RunConfig
 
 PyTree = Any
 
@@ -84,6 +86,18 @@ RULES: dict[str, Rule] = {
 }
 
 _ALWAYS_NEW = ("hyper", "env")
+
+
+def changed(run: RunConfig, changes: Mapping[str, str]) -> tuple[RunConfig, tuple[str, ...]]:
+    """`run` with other settings, and the flat names of the numbers that went with its surrogate or its estimator.
+
+    Another surrogate or estimator starts from its own defaults: of the run's numbers it keeps none, not even those that
+    are called the same, unless `changes` gives them anew. Raises UserError as `configuration.with_settings` does.
+    """
+    new = configuration.with_settings(run, changes)
+    stale = configuration.stale_numbers(run.config, new.config, new.hyper)
+    gone = tuple(name for name in stale if name not in changes)
+    return dataclasses.replace(new, hyper=configuration.without_numbers(new.hyper, gone)), gone
 
 
 def rule_of(name: str) -> Rule:

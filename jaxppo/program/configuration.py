@@ -7,7 +7,7 @@ Every setting has one flat name, the same in `jaxppo branch --set NAME=VALUE` an
 import dataclasses
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -19,6 +19,7 @@ SCHEMA = 1
 
 _SECTIONS = ("env_parameters", "config", "hyper", "watch")
 _NUMBERS = {"surrogate": "surrogate_numbers", "advantage": "advantage_numbers"}  # fields of Hyperparameters, flat names
+_OPEN = ("env_parameters", *_NUMBERS.values())  # what holds settings of any name
 
 
 @dataclass(frozen=True)
@@ -129,17 +130,49 @@ def differences(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any
 def with_settings(run: RunConfig, changes: Mapping[str, str]) -> RunConfig:
     """`run` with settings, by flat name, replaced by what a text says: a number, `3e-4:0`, `true`, `64,64`, a word.
 
+    `none` takes a number of the surrogate or the estimator, or a parameter of the environment, away again.
     Raises UserError for an unknown name (with the nearest) and for a text of the wrong type.
     """
     content = to_json(run)
     for name, text in changes.items():
-        section, *path = _place(name)
+        *path, last = _place(name)
         value = read_text(text)
         target = content
-        for part in (section, *path)[:-1]:
+        for part in path:
             target = target[part]
-        target[(section, *path)[-1]] = value
+        if value is None and name.partition(".")[0] in _OPEN:
+            if last not in target:
+                known = ", ".join(target) or "nothing"
+                raise UserError(f"{name}=none takes away what is not set; set there: {known}")
+            del target[last]
+        else:
+            target[last] = value
     return from_json(content, "the new configuration")
+
+
+def stale_numbers(before: PPOConfig, after: PPOConfig, hyper: Hyperparameters) -> list[str]:
+    """Flat names of the numbers in `hyper` that belong to a surrogate or estimator of `before` that `after` replaced.
+
+    Raises UserError for a new surrogate or estimator that is unknown.
+    """
+    from jaxppo.advantages import ADVANTAGES
+    from jaxppo.losses import SURROGATES
+
+    found = []
+    for kind, registry in (("surrogate", SURROGATES), ("advantage", ADVANTAGES)):
+        old, new = getattr(before, kind), getattr(after, kind)
+        if old != new and old not in (registry.get(new).name, *registry.get(new).aliases):
+            found += [f"{_NUMBERS[kind]}.{name}" for name in getattr(hyper, kind)]
+    return found
+
+
+def without_numbers(hyper: Hyperparameters, names: Collection[str]) -> Hyperparameters:
+    """`hyper` without some numbers of the surrogate and the estimator, by flat name."""
+    kept = {
+        kind: {name: value for name, value in getattr(hyper, kind).items() if f"{flat}.{name}" not in names}
+        for kind, flat in _NUMBERS.items()
+    }
+    return dataclasses.replace(hyper, **kept)
 
 
 def read_text(text: str) -> Any:

@@ -163,6 +163,8 @@ def test_a_branch_that_cannot_be(train, refused, tmp_path):
         "num_envz=8": "did you mean num_envs",
         "num_envs=none": "num_envs=None is not a whole number",
         "num_envs=0": "num_envs=0 must be",
+        "surrogate=ppo_klip": "unknown surrogate 'ppo_klip'",
+        "surrogate_numbers.epsilon=none": "surrogate_numbers.epsilon=none takes away what is not set",
         "learning_rate=-1": "learning_rate=-1.0",
         "learning_rate": "--set takes NAME=VALUE",
         "epochs=2": "add --set total_steps=",

@@ -1,14 +1,17 @@
 """A run that is written down is the same run when it is read; every setting has one name and one rule."""
 
+import dataclasses
 import json
 import math
 
 import numpy as np
 import pytest
 
+from jaxppo import presets
 from jaxppo.config import Hyperparameters, NetworkConfig, PPOConfig
 from jaxppo.envs import make, parameters
 from jaxppo.errors import UserError
+from jaxppo.losses import SURROGATES
 from jaxppo.program import branching, configuration
 from jaxppo.program.commands import train
 from jaxppo.program.configuration import RunConfig, Watch
@@ -85,6 +88,78 @@ def test_settings_are_changed_by_their_flat_names():
     assert {"num_envs", "network.hidden", "surrogate_numbers.epsilon", "env_parameters.gravity"} <= names
     with pytest.raises(UserError, match="did you mean num_envs"):
         configuration.with_settings(RUN, {"num_envz": "4"})
+
+
+def test_none_takes_a_setting_of_any_name_away():
+    run = dataclasses.replace(RUN, hyper=RUN.hyper.replace(advantage={"lam": 0.9, "other": 1.0}))
+    names = ("surrogate_numbers.epsilon", "advantage_numbers.lam", "env_parameters.gravity")
+    changed = configuration.with_settings(run, dict.fromkeys(names, "none"))
+    assert configuration.differences(run, changed).keys() == set(names)
+    assert configuration.settings(run).keys() - configuration.settings(changed).keys() == set(names)
+    for name in ("surrogate_numbers.epsilom", "advantage_numbers.gamma", "env_parameters.length"):
+        with pytest.raises(UserError, match=f"{name}=none takes away what is not set"):
+            configuration.with_settings(run, {name: "none"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "gone", "surrogate", "advantage"),
+    [
+        ({}, (), {"epsilon": 0.3, "dual_clip": 3.0}, {"lam": 0.9}),
+        ({"surrogate": "ppo_clip"}, (), {"epsilon": 0.3, "dual_clip": 3.0}, {"lam": 0.9}),
+        ({"surrogate": "spo"}, ("surrogate_numbers.epsilon", "surrogate_numbers.dual_clip"), {}, {"lam": 0.9}),
+        (
+            {"surrogate": "spo", "surrogate_numbers.epsilon": "0.1"},
+            ("surrogate_numbers.dual_clip",),
+            {"epsilon": 0.1},
+            {"lam": 0.9},
+        ),
+        (
+            {"surrogate": "spo", "surrogate_numbers.epsilon": "none", "advantage_numbers.lam": "none"},
+            ("surrogate_numbers.dual_clip",),
+            {},
+            {},
+        ),
+        ({"advantage": "grpo"}, ("advantage_numbers.lam",), {"epsilon": 0.3, "dual_clip": 3.0}, {}),
+        ({"advantage": "grpo", "advantage_numbers.x": "2"}, ("advantage_numbers.lam",), None, {"x": 2.0}),
+    ],
+)
+def test_numbers_stay_with_the_surrogate_and_the_estimator_that_they_are_of(changes, gone, surrogate, advantage):
+    run = dataclasses.replace(
+        RUN, hyper=RUN.hyper.replace(surrogate={"epsilon": 0.3, "dual_clip": 3.0}, advantage={"lam": 0.9})
+    )
+    new, left = branching.changed(run, changes)
+    assert left == gone
+    assert new.hyper.surrogate == (run.hyper.surrogate if surrogate is None else surrogate)
+    assert new.hyper.advantage == advantage
+    assert new.hyper.learning_rate == run.hyper.learning_rate
+
+
+def test_an_alias_is_the_same_surrogate_and_an_unknown_one_is_refused():
+    run = dataclasses.replace(
+        RUN, config=PPOConfig(surrogate="spo"), hyper=RUN.hyper.replace(surrogate={"epsilon": 0.3})
+    )
+    (alias, *_) = SURROGATES.get("spo").aliases
+    new, gone = branching.changed(run, {"surrogate": alias})
+    assert new.hyper == run.hyper and gone == ()
+    assert branching.changed(new, {"surrogate": "spo"})[1] == ()
+    with pytest.raises(UserError, match="unknown surrogate 'sppo'; did you mean"):
+        branching.changed(run, {"surrogate": "sppo"})
+    elsewhere = dataclasses.replace(run, config=PPOConfig(surrogate="registered_in_a_script"))
+    assert branching.changed(elsewhere, {"surrogate": "spo"})[1] == ("surrogate_numbers.epsilon",)
+
+
+def test_numbers_of_a_preset_stay_with_its_surrogate(monkeypatch):
+    preset = presets.Preset("jaxppo/cartpole", hyper={"surrogate": {"epsilon": 0.3}, "advantage": {"lam": 0.9}})
+    monkeypatch.setitem(presets.PRESETS, "mine", preset)
+
+    def numbers(*flags):
+        hyper = train.read(["--preset", "mine", *flags])[1].hyper
+        return hyper.surrogate, hyper.advantage
+
+    assert numbers() == ({"epsilon": 0.3}, {"lam": 0.9})
+    assert numbers("--surrogate", "spo") == ({}, {"lam": 0.9})
+    given = ("--surrogate", "spo", "--surrogate-numbers", "epsilon", "0.4", "--advantage-numbers", "lam", "0.8")
+    assert numbers(*given) == ({"epsilon": 0.4}, {"lam": 0.8})
 
 
 def test_every_setting_has_a_rule_for_branches_and_every_rule_a_setting():

@@ -171,6 +171,18 @@ def test_a_branch_keeps_what_its_rules_say(train, tmp_path):
     assert config["config"]["num_envs"] == 8
 
 
+def test_a_branch_with_another_surrogate_says_which_numbers_it_left(train, tmp_path, capsys):
+    source = train("source", "--surrogate-numbers", "epsilon", "0.3", "--advantage-numbers", "lam", "0.9")
+    capsys.readouterr()
+    flags = ["branch", str(source), "--set", "total_steps=1280", "surrogate=spo", "--run"]
+    assert main([*flags, str(tmp_path / "branch")]) == 0
+    assert "not taken over, as they belong to what was replaced: surrogate_numbers.epsilon\n" in capsys.readouterr().err
+    config = json.loads((tmp_path / "branch" / "config.json").read_text())
+    assert config["hyper"]["surrogate"] == {} and config["hyper"]["advantage"] == {"lam": 0.9}
+    assert config["parent"]["cleared"] == ["surrogate_numbers.epsilon"]
+    assert "surrogate_state" in config["parent"]["restarted"]
+
+
 def test_a_branch_can_be_killed_and_resumed(train, at_chunk, tmp_path):
     source = train("source")
     flags = ["branch", str(source), "--set", "total_steps=1280", "learning_rate=1e-3", "--quiet", "--run"]

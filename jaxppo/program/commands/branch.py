@@ -1,6 +1,7 @@
 """jaxppo branch: a new run from a checkpoint of another, under changed settings."""
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,8 @@ class Branch:
     """Directory of the run to start from."""
     set: tuple[str, ...] = ()
     """NAME=VALUE settings, e.g. learning_rate=1e-4:0 num_envs=128 network.compute=bfloat16 env_parameters.gravity=12
-    surrogate_numbers.epsilon=0.1 total_steps=1e6."""
+    surrogate_numbers.epsilon=0.1 total_steps=1e6. `none` takes a number of the surrogate or the estimator, or an
+    environment parameter, away again. Another surrogate or estimator takes over none of the old one's numbers."""
     run: str = ""
     """Directory of the new run; runs/<env>-<time> if not given."""
     checkpoint: Literal["last", "best"] = "last"
@@ -39,7 +41,7 @@ def run(arguments: Sequence[str]) -> None:
     parent = RunDirectory(branch.source)
     recorded = parent.read()
     changes = command_line.assignments(branch.set)
-    new = configuration.with_settings(recorded, changes)
+    new, gone = branching.changed(recorded, changes)
     renewed = branching.renewed_parts(configuration.differences(recorded, new))
     configuration.check(new)
     entry = chosen(parent, branch.checkpoint)
@@ -51,10 +53,12 @@ def run(arguments: Sequence[str]) -> None:
     directory = RunDirectory(Path(branch.run) if branch.run else default_path(new.env))
     directory.check_free()
     origin = {"run": str(parent.path.resolve()), "steps": entry.steps, "updates": entry.updates, "set": changes}
-    new = dataclasses.replace(new, parent={**origin, "restarted": list(renewed)})
+    new = dataclasses.replace(new, parent={**origin, "restarted": list(renewed), "cleared": list(gone)})
     algorithm = runner.build(new)
     fresh = runner.initial_state(algorithm, new)
     state = branching.branched_state(checkpoint.load_arrays(entry), fresh, renewed, str(entry.path))
     names = session.check(algorithm, new)
+    if gone and not branch.switches.quiet:
+        print(f"not taken over, as they belong to what was replaced: {', '.join(gone)}", file=sys.stderr)
     with directory.created(new):
         session.start(new, algorithm, directory, branch.switches, names, state)

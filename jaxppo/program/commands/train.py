@@ -92,10 +92,13 @@ def read(arguments: Sequence[str]) -> tuple[Train, RunConfig]:
     if not train.env:
         raise UserError("which environment? --env NAME or --preset NAME; `jaxppo list envs`, `jaxppo list presets`")
     hyper = command_line.hyperparameters({f.name: getattr(train.numbers, f.name) for f in fields(Numbers)}, base.hyper)
+    # The preset's numbers are those of the preset's surrogate and estimator.
+    stale = configuration.stale_numbers(base.train.config, train.config, hyper)
+    hyper = configuration.without_numbers(hyper, stale)
     hyper = dataclasses.replace(
         hyper,
-        surrogate={**base.hyper.surrogate, **command_line.numbers("surrogate-numbers", train.surrogate_numbers)},
-        advantage={**base.hyper.advantage, **command_line.numbers("advantage-numbers", train.advantage_numbers)},
+        surrogate={**hyper.surrogate, **command_line.numbers("surrogate-numbers", train.surrogate_numbers)},
+        advantage={**hyper.advantage, **command_line.numbers("advantage-numbers", train.advantage_numbers)},
     )
     run = RunConfig(
         env=train.env,
