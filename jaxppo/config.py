@@ -60,6 +60,10 @@ class PPOConfig:
     """Passes over each rollout."""
     minibatches: int = 4
     """Gradient steps in a pass."""
+    microbatches: int = 1
+    """Parts of a minibatch whose gradients are added up one after another: the same step in less memory."""
+    chunks: int = 1
+    """Parts of the environments that act one after another: the same samples in less memory."""
     blocks: int | None = None
     """Blocks of environments that samples are shuffled within, a multiple of any device count; default gcd(N, 8)."""
     shuffle: Literal["feistel", "sort"] = "feistel"
@@ -160,10 +164,24 @@ def _near_multiples(value: int, factor: int) -> str:
     return f"{below} or {above}" if below else f"{above}"
 
 
+def _near_divisors(value: int, near: int) -> str:
+    """The one or two divisors of `value` that are closest to `near`, as words."""
+    small = [d for d in range(1, math.isqrt(value) + 1) if value % d == 0]
+    fits = {*small, *(value // d for d in small)}
+    return " or ".join(map(str, sorted(sorted(fits, key=lambda d: abs(d - near))[:2])))
+
+
 def check_config(config: PPOConfig) -> None:
     """Refuse what cannot run, before anything compiles. Raises UserError."""
-    _positive(config, "total_steps", "num_envs", "num_steps", "epochs", "minibatches", "group_size")
-    _positive(config, "reset_pool", "reset_group", "reset_spares", *(["blocks"] if config.blocks is not None else []))
+    _positive(config, "total_steps", "num_envs", "num_steps", "epochs", "minibatches", "microbatches", "chunks")
+    _positive(
+        config,
+        "group_size",
+        "reset_pool",
+        "reset_group",
+        "reset_spares",
+        *(["blocks"] if config.blocks is not None else []),
+    )
     for owner in (config, config.network):
         for f in dataclasses.fields(owner):
             choices = get_args(f.type) if "Literal" in str(f.type) else ()
@@ -175,13 +193,22 @@ def check_config(config: PPOConfig) -> None:
             f"use {_near_multiples(config.num_envs, config.num_blocks)}, or set blocks={math.gcd(config.num_envs, 8)}"
         )
     per_block = config.num_envs // config.num_blocks * config.num_steps
+    block = f"{config.num_envs // config.num_blocks} environments × {config.num_steps} steps"
     if per_block % config.minibatches:
-        fits = [m for m in range(1, per_block + 1) if per_block % m == 0]
-        near = sorted(sorted(fits, key=lambda m: abs(m - config.minibatches))[:2])
         raise UserError(
-            f"minibatches={config.minibatches} does not divide the {per_block} samples of a block "
-            f"({config.num_envs // config.num_blocks} environments × {config.num_steps} steps); "
-            f"use {' or '.join(map(str, near))}"
+            f"minibatches={config.minibatches} does not divide the {per_block} samples of a block ({block}); "
+            f"use {_near_divisors(per_block, config.minibatches)}"
+        )
+    share = per_block // config.minibatches
+    if share % config.microbatches:
+        raise UserError(
+            f"microbatches={config.microbatches} does not divide the {share} samples that a minibatch has of a block "
+            f"({block}, minibatches={config.minibatches}); use {_near_divisors(share, config.microbatches)}"
+        )
+    if config.num_envs % config.chunks:
+        raise UserError(
+            f"num_envs={config.num_envs} does not divide into {config.chunks} chunks of environments; "
+            f"use {_near_divisors(config.num_envs, config.chunks)}"
         )
     if config.num_envs % config.group_size:
         raise UserError(

@@ -1,7 +1,7 @@
 """Samples as rows of one matrix, so that a minibatch is one gather instead of one for each field.
 
 A gather costs by the row it fetches, not by the bytes in it: fields of 4 bytes lie beside each other as 32-bit words,
-and bool and 1- or 2-byte fields (images) are packed into words, so they stay narrow.
+and bool and 1- or 2-byte fields are packed into words, so they stay narrow. Wide fields (images) stay as they are.
 """
 
 from collections.abc import Callable
@@ -32,22 +32,31 @@ def _from_words(words: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     return entries[:, : int(np.prod(shape, dtype=int))].reshape(-1, *shape).astype(dtype)
 
 
-def pack(batch: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
-    """(uint32 [B, words], unpack) of a pytree of leaves [B, ...]; `unpack(rows [b, words])` gives leaves [b, ...].
+WIDE = 128
+"""Bytes of a sample's leaf from which it is fetched by itself: a row so long pays for its own gather, and packed it
+would lie in memory twice."""
 
-    Bits are moved, never converted: NaNs and integers beyond 2^24 come back as they were. Leaves of 8 bytes are refused
-    by assertion.
+
+def pack(batch: PyTree) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+    """(rows, unpack) of a pytree of leaves [B, ...]; `unpack` of rows [b, ...] gives leaves [b, ...].
+
+    rows: (uint32 [B, words] of all narrow leaves, list of the wide leaves as they are). Bits are moved, never
+    converted: NaNs and integers beyond 2^24 come back as they were. Leaves of 8 bytes are refused by assertion.
     """
     leaves, structure = jax.tree.flatten(batch)
     assert all(leaf.dtype.itemsize <= 4 for leaf in leaves), "64-bit samples are not packed"
-    words = [_to_words(leaf) for leaf in leaves]
+    wide = [int(np.prod(leaf.shape[1:], dtype=int)) * leaf.dtype.itemsize >= WIDE for leaf in leaves]
+    narrow = [leaf for leaf, alone in zip(leaves, wide, strict=True) if not alone]
+    words = [_to_words(leaf) for leaf in narrow]
     cuts = np.cumsum([w.shape[1] for w in words])[:-1].tolist()
-    facts = [(leaf.shape[1:], np.dtype(leaf.dtype)) for leaf in leaves]
+    facts = [(leaf.shape[1:], np.dtype(leaf.dtype)) for leaf in narrow]
 
-    def unpack(rows: Array) -> PyTree:
-        pieces = jnp.split(rows, cuts, axis=1)
-        return jax.tree.unflatten(
-            structure, [_from_words(p, shape, dtype) for p, (shape, dtype) in zip(pieces, facts, strict=True)]
-        )
+    def unpack(rows: PyTree) -> PyTree:
+        packed, alone = rows
+        pieces = jnp.split(packed, cuts, axis=1) if facts else []
+        unpacked = iter([_from_words(p, shape, dtype) for p, (shape, dtype) in zip(pieces, facts, strict=True)])
+        kept = iter(alone)
+        return jax.tree.unflatten(structure, [next(kept) if a else next(unpacked) for a in wide])
 
-    return jnp.concatenate(words, axis=1), unpack
+    together = jnp.concatenate(words, axis=1) if words else jnp.zeros((leaves[0].shape[0], 0), jnp.uint32)
+    return (together, [leaf for leaf, alone in zip(leaves, wide, strict=True) if alone]), unpack

@@ -61,13 +61,24 @@ def permute(positions: Array, size: int, key: Array, method: str) -> Array:
 
 
 def minibatch_indices(
-    key: Array, minibatch: Array, *, num_steps: int, num_envs: int, blocks: int, minibatches: int, method: str
+    key: Array,
+    minibatch: Array,
+    *,
+    num_steps: int,
+    num_envs: int,
+    blocks: int,
+    minibatches: int,
+    method: str,
+    first_block: Array | int = 0,
 ) -> Array:
     """Flat indices t·N + n of one minibatch of one epoch, int32 [T·N / minibatches].
 
     Samples are permuted within each of `blocks` blocks of consecutive environments, and a minibatch takes an equal
     share of every block: no sample crosses a block, so any device count that divides `blocks` sees the same
     minibatches. Over the minibatches of an epoch (one key) every sample comes up once.
+
+    On a device that holds some of the blocks, `num_envs` and `blocks` are its own, and `first_block` says which they
+    are: a block is shuffled in the same way wherever it lies.
     """
     width = num_envs // blocks
     size = num_steps * width
@@ -75,7 +86,7 @@ def minibatch_indices(
     positions = minibatch * share + jnp.arange(share)
 
     def block(b):
-        local = permute(positions, size, jax.random.fold_in(key, b), method)
+        local = permute(positions, size, jax.random.fold_in(key, first_block + b), method)
         return local // width * num_envs + b * width + local % width
 
     return jax.vmap(block)(jnp.arange(blocks)).reshape(-1)

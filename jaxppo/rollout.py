@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxppo.config import PPOConfig
 from jaxppo.distributions import sample
@@ -13,6 +14,7 @@ from jaxppo.environment import EnvironmentSpec, episode_end, split_mask
 from jaxppo.policies import Policy
 from jaxppo.randomness import key_for_each
 from jaxppo.resets import make_resets, where_ended
+from jaxppo.sharding import in_chunks, place
 from jaxppo.types import Array, CriticOutputs, Final, Mean, Metrics, PyTree, Rollout
 
 Observe = Callable[[PyTree], PyTree]
@@ -30,6 +32,18 @@ class Carry(NamedTuple):
     observation: PyTree
     memory: PyTree
     reset: Array
+    episode_return: Array
+    episode_length: Array
+
+
+class Lived(NamedTuple):
+    """What one step left: all [n, ...], the ends and sums before the episode starts anew."""
+
+    following: Carry
+    valid: Array
+    ended: Array
+    truncated: Array
+    final: PyTree
     episode_return: Array
     episode_length: Array
 
@@ -78,7 +92,9 @@ def num_final_slots(num_steps: int, time_limit: int | None) -> int:
     return 0 if time_limit is None else math.ceil(num_steps / time_limit)
 
 
-def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, keep_distribution: bool) -> Any:
+def make_collector(
+    spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, keep_distribution: bool, mesh: Mesh | None = None
+) -> Any:
     """-> collect(env, parameters, observe, carry, key, index) -> (Carry, Rollout, Metrics).
 
     `observe` standardises a view; `index` [N] are the global indices of these environments, from which all their
@@ -90,7 +106,7 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
     resets = make_resets(
         config.reset,
         spec,
-        num_envs=config.num_envs,
+        num_envs=config.num_envs // config.chunks // (1 if mesh is None else mesh.size),
         pool=config.reset_pool,
         group=config.reset_group,
         spares=config.reset_spares,
@@ -99,14 +115,15 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
 
     def collect(env, parameters, observe: Observe, carry: Carry, key, index) -> tuple[Carry, Rollout, Metrics]:
         n = index.shape[0]
+        carry = place(mesh, carry, 0)
         pool_key, group_key, step_key = jax.random.split(key, 3)
         supply = resets.prepare(env, pool_key)
         if config.group_size > 1:
             carry = begin(env, policy, group_key, index, config.group_size)
 
-        def step(scan_carry, t):
-            carry, used, final = scan_carry
-            act_key, env_key, reset_key = jax.random.split(jax.random.fold_in(step_key, t), 3)
+        def live(carry: Carry, index, key):
+            """One step of the environments `index` [n]. Returns (Lived, the step of the Rollout, in part)."""
+            act_key, env_key, reset_key = jax.random.split(key, 3)
             view, mask = split_mask(spec, carry.observation)
             output = policy.apply(parameters, observe(view), mask, carry.memory, carry.reset)
             action = sample(output.distribution, key_for_each(act_key, index))
@@ -115,7 +132,7 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
                 key_for_each(env_key, index), carry.state, policy.to_environment(action)
             )
 
-            valid = _finite((outcome.reward, split_mask(spec, outcome.observation)[0]), n)
+            valid = _finite((outcome.reward, split_mask(spec, outcome.observation)[0]), index.shape[0])
             ended = episode_end(outcome) | ~valid
             agent_valid = _expand(valid, outcome.reward)
             reward = jnp.asarray(jnp.where(agent_valid, outcome.reward, 0.0), jnp.float32)
@@ -123,14 +140,6 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
             cut = _expand(ended, outcome.reward)
 
             fresh_state, fresh_observation = resets.draw(env, supply, reset_key, index, ended)
-            if slots:
-                # Termination wins over a limit that falls on the same step.
-                taken = outcome.truncated & valid & ~(terminated.all(-1) if terminated.ndim > 1 else terminated)
-                taken = taken & (used < slots)
-                final = _keep_final(final, used, taken, (outcome.observation, output.memory))
-                used = used + taken
-            else:
-                taken = jnp.zeros((0,), bool)  # nothing is kept of nothing
             total = carry.episode_return + reward
             length = carry.episode_length + 1
             following = Carry(
@@ -142,7 +151,7 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
                 jnp.asarray(jnp.where(ended, 0, length)),
             )
             record = Rollout(
-                observation=carry.observation,
+                observation=(),
                 action=action,
                 log_prob=log_prob,
                 value=output.value,
@@ -150,7 +159,7 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
                 continuation=1.0 - terminated,
                 trace=1.0 - (terminated | cut),
                 weight=agent_valid.astype(jnp.float32),
-                reset=carry.reset,
+                reset=(),  # type: ignore[arg-type]
                 distribution=output.distribution if keep_distribution else None,
                 memory=(),
                 last_observation=(),
@@ -159,14 +168,31 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
                 final=None,
                 extras={},
             )
-            episode = ended & valid
+            # Termination wins over a limit that falls on the same step.
+            truncated = outcome.truncated & valid & ~(terminated.all(-1) if terminated.ndim > 1 else terminated)
+            final = (outcome.observation, output.memory) if slots else ()
+            return Lived(following, valid, ended, truncated, final, total, length), record
+
+        def step(scan_carry, t):
+            carry, used, final = scan_carry
+            key = jax.random.fold_in(step_key, t)
+            lived, record = in_chunks(lambda carry, index: live(carry, index, key), config.chunks, mesh)(carry, index)
+            record = record._replace(observation=carry.observation, reset=carry.reset)
+            if slots:
+                taken = lived.truncated & (used < slots)
+                final = _keep_final(final, used, taken, lived.final)
+                used = used + taken
+            else:
+                taken = jnp.zeros((0,), bool)  # nothing is kept of nothing
+            episode = lived.ended & lived.valid
+            total = lived.episode_return
             metrics = {
                 "episode_return": Mean.of(total, _expand(episode, total)),
                 "episode_return_square": Mean.of(jnp.square(total), _expand(episode, total)),
-                "episode_length": Mean.of(length, episode),
-                "invalid_samples": Mean((~valid).sum().astype(jnp.float32), jnp.ones(())),
+                "episode_length": Mean.of(lived.episode_length, episode),
+                "invalid_samples": Mean((~lived.valid).sum().astype(jnp.float32), jnp.ones(())),
             }
-            return (following, used, final), (record, taken, metrics)
+            return (lived.following, used, final), (record, taken, metrics)
 
         empty = jax.tree.map(
             lambda leaf: jnp.zeros((slots, *leaf.shape), leaf.dtype), (carry.observation, carry.memory)
@@ -186,7 +212,14 @@ def make_collector(spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, 
 
 
 def critic_outputs(
-    spec: EnvironmentSpec, policy: Policy, parameters: PyTree, observe: Observe, rollout: Rollout
+    spec: EnvironmentSpec,
+    policy: Policy,
+    parameters: PyTree,
+    observe: Observe,
+    rollout: Rollout,
+    *,
+    chunks: int = 1,
+    mesh: Mesh | None = None,
 ) -> CriticOutputs:
     """The critic's outputs while acting, and those of the true next states: one batch for last and final observations.
 
@@ -199,10 +232,12 @@ def critic_outputs(
         view, mask = split_mask(spec, observation)
         return policy.apply(parameters, observe(view), mask, memory, reset).value
 
+    evaluate = in_chunks(evaluate, chunks, mesh)
     last = evaluate(rollout.last_observation, rollout.last_memory, rollout.last_reset)
     next_value = jnp.concatenate([value[1:], last[None]])
     if rollout.final is not None:
-        final = evaluate(rollout.final.observation, rollout.final.memory, None)
+        slots = (rollout.final.observation, rollout.final.memory, None)
+        final = evaluate(*slots) if chunks == 1 else jax.lax.map(lambda slot: evaluate(*slot), slots)
         slot = jnp.maximum(jnp.cumsum(rollout.final.taken, axis=0) - 1, 0)
         # One slot is the common case, and needs no gather.
         picked = final if final.shape[0] == 1 else jnp.take_along_axis(final, _expand(slot, value), axis=0)

@@ -5,9 +5,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxppo.algorithms.ppo import ppo
 from jaxppo.config import Hyperparameters, PPOConfig
+from jaxppo.sharding import shardings
 from jaxppo.types import Algorithm, Array, Mean, Metrics
 
 EVALUATION_METRICS = ("evaluation_return", "evaluation_length", "evaluation_finished")
@@ -68,7 +70,9 @@ def evaluation_metrics(algorithm: Algorithm, state: Any, key: Array, plan: Evalu
     }
 
 
-def make_chunk(algorithm: Algorithm, length: int) -> Callable[[Any, Any], tuple[Any, Metrics]]:
+def make_chunk(
+    algorithm: Algorithm, length: int, mesh: Mesh | None = None
+) -> Callable[[Any, Any], tuple[Any, Metrics]]:
     """-> chunk(state, count) -> (state, metrics [length]): `length` updates in one program; `count` of them run.
 
     Compiled once: the last, shorter chunk is the same program. The state is donated. Rows from `count` on are zeros
@@ -88,4 +92,18 @@ def make_chunk(algorithm: Algorithm, length: int) -> Callable[[Any, Any], tuple[
 
         return jax.lax.scan(body, state, jnp.arange(length))
 
-    return jax.jit(chunk, donate_argnums=0)
+    if mesh is None:
+        return jax.jit(chunk, donate_argnums=0)
+
+    def placed(state, count):
+        state, metrics = chunk(state, count)
+        return place_state(algorithm, state, mesh), metrics
+
+    return jax.jit(placed, donate_argnums=0)
+
+
+def place_state(algorithm: Algorithm, state: Any, mesh: Mesh | None) -> Any:
+    """Inside a jitted function: the state with its environments spread over the mesh, the rest on every device."""
+    if mesh is None:
+        return state
+    return jax.lax.with_sharding_constraint(state, shardings(mesh, algorithm.axes(state)))

@@ -149,6 +149,7 @@ class Algorithm(NamedTuple):
     evaluate: (state, key, mode) -> Evaluation; changes nothing.
     policy: the policy's pure functions (`jaxppo.policies.Policy`).
     config: the static configuration.
+    axes: state -> the same pytree of ints: which axis of a leaf is over environments, -1 where none is.
     """
 
     init: Callable[..., Any]
@@ -156,3 +157,4 @@ class Algorithm(NamedTuple):
     evaluate: Callable[..., Any]
     policy: Any
     config: Any
+    axes: Callable[[Any], Any]

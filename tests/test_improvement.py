@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from jaxppo.config import Hyperparameters
-from jaxppo.improvement import combined_gradient, improve
+from jaxppo.improvement import gradients_of, improve
 from jaxppo.optimisers import make_direction, sum_of_gradients
 
 HYPER = Hyperparameters().replace(learning_rate=0.1, max_grad_norm=1e6)
 START = {"w": jnp.array([0.0, 0.0])}
 
 
-def terms(parameters, batch):
+def terms(parameters, batch, summary=()):
     """Two losses whose sum is least at the mean of the samples; `approximate_kl` is how far w has gone."""
     w = parameters["w"]
     losses = {"left": jnp.square(w[0] - batch["x"]).mean(), "right": 2 * jnp.square(w[1] - batch["x"]).mean()}
@@ -65,7 +65,7 @@ def test_nothing_moves_after_the_kl_has_tripped(tiny):
 
 
 def test_a_kl_that_is_not_a_number_does_not_stop(tiny):
-    def broken(parameters, batch):
+    def broken(parameters, batch, summary):
         losses, diagnostics = terms(parameters, batch)
         return losses, diagnostics | {"approximate_kl": jnp.float32(jnp.nan)}
 
@@ -73,7 +73,7 @@ def test_a_kl_that_is_not_a_number_does_not_stop(tiny):
 
 
 def test_minibatches_without_a_finite_gradient_are_skipped_and_counted(tiny):
-    def broken(parameters, batch):
+    def broken(parameters, batch, summary):
         losses, diagnostics = terms(parameters, batch)
         hole = jnp.where(batch["x"][0] > 0.5, jnp.nan, 0.0)
         return {"left": losses["left"] + hole * parameters["w"][0], "right": losses["right"]}, diagnostics
@@ -93,12 +93,51 @@ def test_the_list_of_gradients_sums_to_the_plain_gradient(tiny, assert_trees_clo
     assert_trees_close(fast, slow)
 
 
-def test_combination_sees_one_gradient_for_each_term():
+def test_gradients_apart_are_one_for_each_term():
     batch = {"x": jnp.array([1.0, 3.0])}
-    seen, _, _ = combined_gradient(terms, START, batch, lambda gradients, key: gradients, jax.random.key(0))
-    np.testing.assert_allclose([g["w"] for g in seen], [[-4.0, 0.0], [0.0, -8.0]])
-    only_right, *_ = combined_gradient(terms, START, batch, lambda gradients, key: gradients[1], jax.random.key(0))
-    np.testing.assert_allclose(only_right["w"], [0.0, -8.0])
+    apart = gradients_of(lambda p: terms(p, batch), START, apart=True)
+    np.testing.assert_allclose([g["w"] for g in apart.each], [[-4.0, 0.0], [0.0, -8.0]])
+    together = gradients_of(lambda p: terms(p, batch), START, apart=False)
+    np.testing.assert_allclose([g["w"] for g in together.each], [[-4.0, -8.0]])
+
+
+def test_combination_decides_what_is_followed(tiny):
+    parameters, _, _ = run(tiny, combine=lambda gradients, key: gradients[1])
+    assert parameters["w"][0] == 0 and parameters["w"][1] != 0
+
+
+def weighted(parameters, batch, summary):
+    """A loss with weights, a moment of the whole minibatch, a maximum and two terms."""
+    w, weight, x = parameters["w"], batch["weight"], batch["x"]
+    mean = (weight * jnp.square(w[0] * summary - x)).sum() / weight.sum()
+    losses = {"a": mean, "b": (weight * jnp.square(w[1] - x)).sum() / weight.sum()}
+    return losses, {"approximate_kl": (weight * x).sum() / weight.sum(), "ratio_deviation": x.max()}
+
+
+@pytest.mark.parametrize("combine", [sum_of_gradients, lambda gradients, key: gradients[1]], ids=["sum", "one"])
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_microbatches_add_up_to_the_minibatch(tiny, combine, microbatches, assert_trees_close):
+    t, n = jnp.arange(8.0)[:, None], jnp.arange(8.0)
+    samples = {"x": jnp.sqrt(t * 8 + n) / 8, "weight": (t + 3 * n) % 5 + 0.5}
+
+    def whole(microbatches):
+        config = tiny(optimiser="adam", epochs=2, minibatches=2, microbatches=microbatches)
+        return jax.jit(
+            lambda: improve(
+                config,
+                HYPER,
+                START,
+                make_direction("adam", HYPER).init(START),
+                jax.random.key(3),
+                lambda parameters, epoch: samples,
+                weighted,
+                combine,
+                summarise=lambda minibatch: minibatch["x"].mean(),
+                weigh=lambda samples: samples["weight"].sum(),
+            )
+        )()
+
+    assert_trees_close(whole(1), whole(microbatches), atol=1e-5)
 
 
 def test_every_epoch_asks_for_its_batch_with_the_current_parameters(tiny):

@@ -16,6 +16,7 @@ LEAVES = {
     "unsigned": jnp.full((B,), 2**32 - 1, jnp.uint32),
     "image": jnp.arange(B * 5 * 3, dtype=jnp.uint8).reshape(B, 5, 3),
     "mask": (jnp.arange(B * 7) % 3 == 0).reshape(B, 7),
+    "wide": jnp.arange(B * 128, dtype=jnp.uint8).reshape(B, 8, 16),
     "half": jnp.arange(B * 3, dtype=jnp.bfloat16).reshape(B, 3),
 }
 
@@ -39,3 +40,9 @@ def test_rows_stay_together():
     back = unpack(jax.tree.map(lambda x: x[order], rows))
     for name, leaf in LEAVES.items():
         np.testing.assert_array_equal(bits(back[name]), bits(leaf[order]))
+
+
+def test_wide_leaves_are_not_stored_twice():
+    (words, alone), _ = pack(LEAVES)
+    assert len(alone) == 1 and alone[0] is LEAVES["wide"]
+    assert words.shape[1] == sum(-(-leaf[0].nbytes // 4) for name, leaf in LEAVES.items() if name != "wide")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxppo.advantages import ADVANTAGES
 from jaxppo.advantages.conventions import apply_truncation, silence_invalid
@@ -19,7 +20,7 @@ from jaxppo.errors import UserError
 from jaxppo.evaluation import Evaluation, play, policy_act
 from jaxppo.improvement import improve
 from jaxppo.losses import SURROGATES, value_loss
-from jaxppo.losses.assembly import make_surrogate, standardise, weighted_mean
+from jaxppo.losses.assembly import make_surrogate, moments, standardise, weighted_mean
 from jaxppo.normalisation import (
     init_observation_statistics,
     init_reward_statistics,
@@ -31,6 +32,7 @@ from jaxppo.optimisers import Combine, make_direction, sum_of_gradients
 from jaxppo.policies import Policy, feed_forward
 from jaxppo.rollout import Carry, begin, critic_outputs, make_collector
 from jaxppo.schedules import at_fraction
+from jaxppo.sharding import check_mesh
 from jaxppo.types import Algorithm, Array, Counter, Mean, Metrics, PyTree, Rollout
 
 
@@ -77,6 +79,7 @@ def ppo(
     extra_losses: Sequence[tuple[str, Any]] = (),
     reward_transform: Any = None,
     combine_gradients: Combine = sum_of_gradients,
+    mesh: Mesh | None = None,
 ) -> Algorithm:
     """PPO on `env` as two pure functions. Raises UserError where the parts do not fit, before anything compiles.
 
@@ -84,8 +87,10 @@ def ppo(
     extra_losses: (name, f(parameters, samples, output) -> scalar), added to the loss; f holds its own coefficient.
     reward_transform: rollout -> rewards, before scaling. Reported returns stay the environment's own.
     combine_gradients: (list of gradients, one for each loss term, key) -> gradient; default their sum.
+    mesh: devices over which the environments are spread (`jaxppo.sharding.make_mesh`); place the state by `axes`.
     """
     check_config(config)
+    check_mesh(mesh, num_envs=config.num_envs, num_blocks=config.num_blocks)
     spec = env.spec
     policy = policy or feed_forward(config.network, config.distribution, spec)
     estimator = ADVANTAGES.get(config.advantage)
@@ -100,7 +105,7 @@ def ppo(
             raise UserError(f"extra loss {name!r} has the name of one of PPO's own; choose another")
     if "groups" in estimator.requires and config.group_size < 2:
         raise UserError(f"advantage={config.advantage} compares episodes from one start: set group_size to at least 2")
-    collect = make_collector(spec, policy, config, keep_distribution=surrogate.needs_distribution)
+    collect = make_collector(spec, policy, config, keep_distribution=surrogate.needs_distribution, mesh=mesh)
     index = jnp.arange(config.num_envs)
 
     def init(key: Array, hyper: Hyperparameters | None = None, environment: Any = None) -> TrainState:
@@ -151,6 +156,9 @@ def ppo(
         def observe(view):
             return normalise_observation(state.statistics, view)
 
+        def criticise(parameters, rollout):
+            return critic_outputs(spec, policy, parameters, observe, rollout, chunks=config.chunks, mesh=mesh)
+
         carry, rollout, metrics = collect(state.env, state.parameters, observe, state.carry, collect_key, index)
         view, mask = split_mask(spec, rollout.observation)
 
@@ -164,13 +172,13 @@ def ppo(
             )
         rollout = rollout._replace(reward=reward)
 
-        critic = critic_outputs(spec, policy, state.parameters, observe, rollout)
+        critic = criticise(state.parameters, rollout)
         advantages, advantage_state = estimate(rollout, critic, hyper, state.advantage_state, estimate_key)
 
         def samples(advantages) -> Samples:
             advantage = advantages.advantage
             if normalise == "batch":
-                advantage = standardise(advantage, advantages.weight)
+                advantage = standardise(advantage, moments(advantage, advantages.weight))
             return Samples(
                 view,
                 mask,
@@ -186,17 +194,24 @@ def ppo(
         def batch_for_epoch(parameters, epoch):
             if not config.recompute_advantage:
                 return fixed
-            output = policy.apply(parameters, observe(view), mask, rollout.memory, rollout.reset)
-            ratio = output.distribution.log_prob(rollout.action) - rollout.log_prob.sum(-1)
-            renewed = rollout._replace(value=output.value)
-            critic = critic_outputs(spec, policy, parameters, observe, renewed)._replace(log_ratio=ratio)
+
+            def rescore(step):
+                view, mask, action, reset = step
+                output = policy.apply(parameters, observe(view), mask, rollout.memory, reset)
+                return output.value, output.distribution.log_prob(action)
+
+            steps = (view, mask, rollout.action, rollout.reset)
+            # Chunked, one time step after another: the whole rollout is the largest batch there is.
+            value, log_prob = rescore(steps) if config.chunks == 1 else jax.lax.map(rescore, steps)
+            renewed = rollout._replace(value=value)
+            critic = criticise(parameters, renewed)._replace(log_ratio=log_prob - rollout.log_prob.sum(-1))
             return samples(estimate(renewed, critic, hyper, advantage_state, jax.random.fold_in(renew_key, epoch))[0])
 
-        def terms(parameters, batch: Samples):
+        def terms(parameters, batch: Samples, scale):
             output = policy.apply(parameters, observe(batch.view), batch.mask, (), None)
             advantage = batch.advantage
             if normalise == "minibatch":
-                advantage = standardise(advantage, batch.weight)
+                advantage = standardise(advantage, scale)
             entropy = output.distribution.entropy()
             policy_loss, diagnostics = surrogate.loss(
                 output.distribution, entropy, batch, advantage, state.surrogate_state, hyper.surrogate
@@ -221,7 +236,17 @@ def ppo(
 
         fixed = samples(advantages)
         parameters, optimiser, diagnostics = improve(
-            config, hyper, state.parameters, state.optimiser, improve_key, batch_for_epoch, terms, combine_gradients
+            config,
+            hyper,
+            state.parameters,
+            state.optimiser,
+            improve_key,
+            batch_for_epoch,
+            terms,
+            combine_gradients,
+            summarise=lambda minibatch: moments(minibatch.advantage, minibatch.weight),
+            weigh=lambda samples: samples.weight.sum(),
+            mesh=mesh,
         )
 
         # Averages over the steps of the last epoch that were taken; a skipped one may hold a NaN.
@@ -258,7 +283,15 @@ def ppo(
         gamma = at_fraction(state.hyper, jnp.ones(())).gamma
         return play(state.env, act, memory, key, episodes=episodes, gamma=gamma, limit=limit)
 
-    return Algorithm(init, update, evaluate, policy, config)
+    def axes(state: TrainState) -> TrainState:
+        nowhere = jax.tree.map(lambda leaf: -1, state)
+        statistics = nowhere.reward_statistics
+        return nowhere._replace(
+            carry=jax.tree.map(lambda leaf: 0, state.carry),
+            reward_statistics=statistics._replace(discounted=0) if config.normalise_reward else statistics,
+        )
+
+    return Algorithm(init, update, evaluate, policy, config, axes)
 
 
 def summarise(diagnostics: dict[str, Array]) -> Metrics:

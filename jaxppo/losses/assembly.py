@@ -24,11 +24,23 @@ def weighted_mean(x: Array, weight: Array) -> Array:
     return jnp.where(weight != 0, weight * x, 0.0).sum() / jnp.maximum(weight.sum(), 1e-8)
 
 
-def standardise(x: Array, weight: Array) -> Array:
-    """(x − mean) / (std + 1e-8) by the moments of the samples that count. One sample gives 0, never NaN."""
+class Moments(NamedTuple):
+    """Mean and standard deviation of the samples that count."""
+
+    mean: Array
+    deviation: Array
+
+
+def moments(x: Array, weight: Array) -> Moments:
+    """The moments by which `standardise` moves and scales. One sample has deviation 1e-8, never NaN."""
     mean = weighted_mean(x, weight)
     variance = weighted_mean(jnp.square(x - mean), weight)
-    return (x - mean) / (jnp.sqrt(jnp.maximum(variance, 1e-16)) + 1e-8)
+    return Moments(mean, jnp.sqrt(jnp.maximum(variance, 1e-16)))
+
+
+def standardise(x: Array, by: Moments) -> Array:
+    """(x − mean) / (std + 1e-8). One sample gives 0."""
+    return (x - by.mean) / (by.deviation + 1e-8)
 
 
 class Surrogate(NamedTuple):
