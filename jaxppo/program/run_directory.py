@@ -39,12 +39,34 @@ class RunDirectory:
         self.profile = self.path / "profile"
 
     def read(self) -> RunConfig:
-        """The run's configuration. Raises UserError where this is no run, or a damaged one."""
+        """The run's configuration. Raises UserError where this is no run, a damaged one, or one of a newer jaxppo."""
         if not self.path.is_dir():
             raise UserError(f"there is no run {self.path}; `jaxppo train --run {self.path}` makes one")
+        self.check_formats()
         run = configuration.from_json(read_json(self.config, "run configuration"), str(self.config))
         configuration.check(run)
         return run
+
+    def check_formats(self) -> None:
+        """Raises UserError, naming the format, where a newer jaxppo wrote this run in one that cannot be read here.
+
+        A run without versions.json passes: its configuration and its checkpoints say their versions, too.
+        """
+        if not self.versions.exists():
+            return
+        content = read_json(self.versions, "record of the versions")
+        written, packages = content.get("formats"), content.get("packages")
+        if not isinstance(written, dict) or not isinstance(packages, dict):
+            raise UserError(f"{self.versions} is damaged, it holds no record of the versions")
+        for name, ours in formats().items():
+            theirs = written.get(name, 1)
+            if not isinstance(theirs, int) or isinstance(theirs, bool) or theirs < 1:
+                raise UserError(f"{self.versions} is damaged: {theirs!r} is no version of the {name} format")
+            if theirs > ours:
+                raise UserError(
+                    f"{self.path} has its {name} in format version {theirs}, this jaxppo reads up to {ours} "
+                    f"({self.versions}); it was written by jaxppo {packages.get('jaxppo')}, install that or a newer one"
+                )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -99,19 +121,20 @@ def default_path(env: str) -> Path:
     return next(path for path in numbered if not path.exists())
 
 
+def formats() -> dict[str, int]:
+    """The versions in which the parts of a run are written, which are the newest that are read."""
+    from jaxppo.program import checkpoint, metrics_table
+
+    return {"config": configuration.SCHEMA, "checkpoint": checkpoint.SCHEMA, "metrics": metrics_table.SCHEMA}
+
+
 def versions() -> dict[str, Any]:
     """What the numbers of a run depend on beside its configuration."""
     import jax
 
-    from jaxppo.program import checkpoint, metrics_table
-
     device = jax.devices()[0]
     return {
-        "formats": {
-            "config": configuration.SCHEMA,
-            "checkpoint": checkpoint.SCHEMA,
-            "metrics": metrics_table.SCHEMA,
-        },
+        "formats": formats(),
         "packages": {name: _installed(name) for name in ("jaxppo", "jax", "jaxlib", "flax", "optax", "numpy")},
         "python": platform.python_version(),
         "platform": platform.platform(),

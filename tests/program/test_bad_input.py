@@ -186,6 +186,12 @@ def damage(name):
     return {
         "config cut": ("config.json", shorten),
         "config missing": ("config.json", os.remove),
+        "versions cut": ("versions.json", shorten),
+        "versions of another program": ("versions.json", lambda path: path.write_text('{"formats": 1}')),
+        "versions nonsense": (
+            "versions.json",
+            lambda path: path.write_text('{"formats": {"config": "1"}, "packages": {}}'),
+        ),
         "config of another program": ("config.json", lambda path: path.write_text("{}")),
         "manifest cut": ("manifest.json", shorten),
         "manifest changed": ("manifest.json", flip),
@@ -203,6 +209,9 @@ def damage(name):
 DAMAGES = [
     "config cut",
     "config missing",
+    "versions cut",
+    "versions of another program",
+    "versions nonsense",
     "config of another program",
     "manifest cut",
     "manifest changed",
@@ -241,6 +250,32 @@ def test_a_damaged_run_is_named_and_left_alone(unfinished, refused, name):
     said = refused("resume", unfinished)
     assert str(path) in said
     assert {path: content for path, content in snapshot(unfinished).items() if path.name != "lock"} == before
+
+
+@pytest.mark.parametrize("command", ["eval", "resume", "branch", "plot"])
+@pytest.mark.parametrize("name", ["config", "checkpoint", "metrics"])
+def test_a_run_of_a_newer_format_is_refused_by_its_name(unfinished, refused, command, name, tmp_path):
+    path = unfinished / "versions.json"
+    content = json.loads(path.read_text())
+    content["formats"][name] = 99
+    content["packages"]["jaxppo"] = "7.1"
+    path.write_text(json.dumps(content))
+    before = snapshot(unfinished)
+    flags = {"branch": ["--run", tmp_path / "branch"], "plot": ["--output", tmp_path / "x.png"]}.get(command, [])
+    said = refused(command, unfinished, *flags)
+    assert f"{unfinished} has its {name} in format version 99, this jaxppo reads up to 1 ({path})" in said
+    assert "written by jaxppo 7.1, install that or a newer one" in said
+    assert snapshot(unfinished) == before
+    assert not (tmp_path / "branch").exists() and not (tmp_path / "x.png").exists()
+
+
+def test_formats_that_this_version_does_not_know_and_a_missing_record_are_no_obstacle(unfinished):
+    path = unfinished / "versions.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "formats": {"new kind of file": 3}, "new": 1}))
+    assert main(["eval", str(unfinished)]) == 0
+    path.unlink()
+    assert main(["eval", str(unfinished)]) == 0
 
 
 @pytest.mark.parametrize("command", ["eval", "branch"])
