@@ -12,7 +12,7 @@ from jaxppo.program import configuration
 from jaxppo.program.configuration import RunConfig
 from jaxppo.schedules import Schedule
 
-YOUNGER: dict[str, Any] = {}
+YOUNGER: dict[str, Any] = {"microbatches": 1, "chunks": 1}
 """Settings, by flat name, that were added after the first results, each with the value that means what was done before
 it: a task that has this value keeps the hash that its results are under."""
 

@@ -40,6 +40,8 @@ RULES: dict[str, Rule] = {
     "num_steps": Rule.KEEP,
     "epochs": Rule.KEEP,
     "minibatches": Rule.KEEP,
+    "microbatches": Rule.KEEP,
+    "chunks": Rule.KEEP,
     "blocks": Rule.KEEP,
     "shuffle": Rule.KEEP,
     "distribution": Rule.REFUSE,  # another head
