@@ -81,7 +81,8 @@ def tiny(run: configuration.RunConfig) -> Algorithm:
         returns = state.parameters["kernel"].sum() + (0.0 if mode else 1.0) + jax.random.normal(key, (episodes,))
         return Episodes(returns, jnp.full((episodes,), 5), jnp.ones((episodes,), bool))
 
-    return Algorithm(init, update, evaluate, None, config)
+    unused = dict.fromkeys(Algorithm._fields)
+    return Algorithm(**{**unused, "init": init, "update": update, "evaluate": evaluate, "config": config})
 
 
 @pytest.fixture
