@@ -25,7 +25,8 @@ class NetworkConfig:
     """The networks of actor and critic."""
 
     torso: Literal["auto", "mlp", "cnn"] = "auto"
-    """Encoder of the observation: `auto` gives arrays of three axes a convolution and all others a dense layer."""
+    """Encoder of the observation: `auto` gives arrays of three axes a convolution and all others a dense layer; `cnn`
+    is the same, but refuses observations without such an array."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the dense layers."""
     channels: tuple[int, ...] = (16,)

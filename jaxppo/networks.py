@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config import NetworkConfig
+from jaxppo.errors import UserError
 from jaxppo.spaces import Box, Discrete, MultiDiscrete, Space
 from jaxppo.types import Array, PyTree
 
@@ -86,6 +87,7 @@ class Torso(nn.Module):
 class ActorCritic(nn.Module):
     """(outputs of the policy head [..., size], value [...]). Two torsos, or one that both share.
 
+    Raises UserError for the torso cnn where no observation has three axes: it would be an mlp.
     The last `free` outputs of the head are one parameter for all states unless `state_dependent_std`.
     """
 
@@ -93,6 +95,15 @@ class ActorCritic(nn.Module):
     spaces: tuple[Space, ...]
     size: int
     free: int
+
+    def __post_init__(self):
+        super().__post_init__()
+        shapes = [space.shape for space in self.spaces]
+        if self.config.torso == "cnn" and not any(len(shape) == 3 for shape in shapes):
+            raise UserError(
+                f"network.torso=cnn needs an observation of three axes (height, width, channels), but there are only "
+                f"those of shape {', '.join(map(str, shapes))}; use mlp or auto"
+            )
 
     @nn.compact
     def __call__(self, observation: PyTree) -> tuple[Array, Array]:

@@ -7,6 +7,7 @@ import pytest
 
 from jaxppo.config import NetworkConfig
 from jaxppo.environment import EnvironmentSpec, split_mask
+from jaxppo.errors import UserError
 from jaxppo.networks import dummy_observation, observation_spaces
 from jaxppo.normalisation import init_observation_statistics, normalise_observation, update_observation_statistics
 from jaxppo.policies import feed_forward
@@ -37,6 +38,25 @@ def test_every_observation_gives_float32_outputs_and_float32_parameters(view, ch
     atol = 1e-2 if changes.get("compute") else 1e-6
     np.testing.assert_allclose(output.value[2], single.value, rtol=1e-3, atol=atol)
     assert any("Conv" in name for name in sizes(parameters)) == (view == "image")
+
+
+@pytest.mark.parametrize("torso", ["auto", "mlp", "cnn"])
+@pytest.mark.parametrize("view", ["vector", "image", "dict"])
+def test_every_torso_is_what_it_is_called_or_refused(view, torso, toy):
+    spec = toy(view=view).spec
+    if torso == "cnn" and view != "image":
+        with pytest.raises(
+            UserError, match=r"network\.torso=cnn needs an observation of three axes .* \(3,\); use mlp"
+        ):
+            policy_and_parameters(spec, torso=torso)
+        return
+    names = sizes(policy_and_parameters(spec, torso=torso)[1])
+    assert any("Conv" in name for name in names) == (view == "image" and torso != "mlp")
+
+
+def test_one_image_among_other_things_is_enough_for_a_cnn():
+    spec = EnvironmentSpec("x", {"map": Box((6, 6, 2)), "speed": Box((3,))}, Discrete(2))
+    assert any("Conv" in name for name in sizes(policy_and_parameters(spec, torso="cnn")[1]))
 
 
 def test_bfloat16_is_close_to_float32_but_not_the_same(toy):

@@ -58,6 +58,10 @@ def elsewhere(tmp_path, monkeypatch):
         ([*CARTPOLE, "--surrogate", "ppo_klip"], ["unknown surrogate 'ppo_klip'", "ppo_clip"]),
         ([*CARTPOLE, "--advantage", "gea"], ["unknown advantage 'gea'", "gae"]),
         ([*CARTPOLE, "--distribution", "gaussian"], ["gaussian", "Discrete"]),
+        (
+            [*CARTPOLE, "--network.torso", "cnn"],
+            ["network.torso=cnn needs an observation of three axes", "(4,); use mlp"],
+        ),
         ([*CARTPOLE, "--distribution", "gausian"], ["gausian", "gaussian"]),
         ([*CARTPOLE, "--env-parameters", "gravitty", "9"], ["gravitty", "gravity"]),
         ([*CARTPOLE, "--env-parameters", "time_limit", "0"], ["time_limit=0", "at least 1"]),
