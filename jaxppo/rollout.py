@@ -112,6 +112,7 @@ def make_collector(
         spares=config.reset_spares,
     )
     slots = num_final_slots(config.num_steps, spec.time_limit)
+    bootstraps = bool(slots) and config.truncation == "bootstrap"  # no other convention looks at final observations
 
     def collect(env, parameters, observe: Observe, carry: Carry, key, index) -> tuple[Carry, Rollout, Metrics]:
         n = index.shape[0]
@@ -170,7 +171,7 @@ def make_collector(
             )
             # Termination wins over a limit that falls on the same step.
             truncated = outcome.truncated & valid & ~(terminated.all(-1) if terminated.ndim > 1 else terminated)
-            final = (outcome.observation, output.memory) if slots else ()
+            final = (outcome.observation, output.memory) if bootstraps else ()
             return Lived(following, valid, ended, truncated, final, total, length), record
 
         def step(scan_carry, t):
@@ -178,12 +179,11 @@ def make_collector(
             key = jax.random.fold_in(step_key, t)
             lived, record = in_chunks(lambda carry, index: live(carry, index, key), config.chunks, mesh)(carry, index)
             record = record._replace(observation=carry.observation, reset=carry.reset)
-            if slots:
-                taken = lived.truncated & (used < slots)
+            taken = lived.truncated if slots else jnp.zeros((0,), bool)  # nothing is kept of nothing
+            if bootstraps:
+                taken = taken & (used < slots)
                 final = _keep_final(final, used, taken, lived.final)
                 used = used + taken
-            else:
-                taken = jnp.zeros((0,), bool)  # nothing is kept of nothing
             episode = lived.ended & lived.valid
             total = lived.episode_return
             metrics = {
@@ -197,7 +197,7 @@ def make_collector(
         empty = jax.tree.map(
             lambda leaf: jnp.zeros((slots, *leaf.shape), leaf.dtype), (carry.observation, carry.memory)
         )
-        first: Any = (carry, jnp.zeros((n,), jnp.int32), empty if slots else ())
+        first: Any = (carry, jnp.zeros((n,), jnp.int32), empty if bootstraps else (None, None))
         (last, _, final), (record, taken, metrics) = jax.lax.scan(step, first, jnp.arange(config.num_steps))
         rollout = record._replace(
             memory=carry.memory,
@@ -235,7 +235,7 @@ def critic_outputs(
     evaluate = in_chunks(evaluate, chunks, mesh)
     last = evaluate(rollout.last_observation, rollout.last_memory, rollout.last_reset)
     next_value = jnp.concatenate([value[1:], last[None]])
-    if rollout.final is not None:
+    if rollout.final is not None and rollout.final.observation is not None:
         slots = (rollout.final.observation, rollout.final.memory, None)
         final = evaluate(*slots) if chunks == 1 else jax.lax.map(lambda slot: evaluate(*slot), slots)
         slot = jnp.maximum(jnp.cumsum(rollout.final.taken, axis=0) - 1, 0)
@@ -243,7 +243,7 @@ def critic_outputs(
         picked = final if final.shape[0] == 1 else jnp.take_along_axis(final, _expand(slot, value), axis=0)
         next_value = jnp.where(_expand(rollout.final.taken, value), picked, next_value)
     valued = (rollout.trace > 0) | (rollout.continuation == 0)
-    if rollout.final is not None:
+    if rollout.final is not None and rollout.final.observation is not None:
         valued = valued | _expand(rollout.final.taken, valued)
     next_value = jnp.where(_expand(valued, value), next_value, value)
     return CriticOutputs(value, next_value, jnp.zeros_like(rollout.reward))

@@ -46,7 +46,7 @@ class Final(NamedTuple):
     The k-th truncation of an environment in this rollout fills its slot k: kept are only the observations that no later
     step repeats.
 
-    observation: the true last observation of the episode.
+    observation: the true last observation of the episode; None where time limits are not bootstrapped.
     memory: the policy's memory at that observation.
     taken: bool [T, N], this step filled the next slot.
     """
@@ -141,6 +141,21 @@ class Counter(NamedTuple):
         return (int(self.high) << 32) | int(self.low)
 
 
+class Parts(NamedTuple):
+    """The stages of an update, each a pure function: what `jaxppo bench` times and the memory plan measures.
+
+    act: (state, key) -> (carry, rollout, metrics).
+    dataset: (state, rollout, key) -> samples [T, N, ...], advantages included.
+    terms: (state, parameters, samples [B], summary) -> (loss terms, diagnostics).
+    summary: minibatch -> what `terms` must know of the whole minibatch.
+    """
+
+    act: Callable[..., Any]
+    dataset: Callable[..., Any]
+    terms: Callable[..., Any]
+    summary: Callable[..., Any]
+
+
 class Algorithm(NamedTuple):
     """An algorithm is two pure functions over one state pytree. `train` is a scan of `update`.
 
@@ -150,6 +165,7 @@ class Algorithm(NamedTuple):
     policy: the policy's pure functions (`jaxppo.policies.Policy`).
     config: the static configuration.
     axes: state -> the same pytree of ints: which axis of a leaf is over environments, -1 where none is.
+    parts: the stages of `update`.
     """
 
     init: Callable[..., Any]
@@ -158,3 +174,4 @@ class Algorithm(NamedTuple):
     policy: Any
     config: Any
     axes: Callable[[Any], Any]
+    parts: Parts

@@ -5,7 +5,7 @@ lives in the rooms that this page calls; every variant is a function in one of t
 configuration or handed to `ppo` as a keyword. (Schulman et al., 2017, 1707.06347.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +20,7 @@ from jaxppo.errors import UserError
 from jaxppo.evaluation import Evaluation, play, policy_act
 from jaxppo.improvement import improve
 from jaxppo.losses import SURROGATES, value_loss
-from jaxppo.losses.assembly import make_surrogate, moments, standardise, weighted_mean
+from jaxppo.losses.assembly import Moments, make_surrogate, moments, standardise, weighted_mean
 from jaxppo.normalisation import (
     init_observation_statistics,
     init_reward_statistics,
@@ -33,7 +33,7 @@ from jaxppo.policies import Policy, feed_forward
 from jaxppo.rollout import Carry, begin, critic_outputs, make_collector
 from jaxppo.schedules import at_fraction
 from jaxppo.sharding import check_mesh
-from jaxppo.types import Algorithm, Array, Counter, Mean, Metrics, PyTree, Rollout
+from jaxppo.types import Advantages, Algorithm, Array, Counter, CriticOutputs, Mean, Metrics, Parts, PyTree, Rollout
 
 
 class TrainState(NamedTuple):
@@ -114,12 +114,12 @@ def ppo(
         hyper = given.replace(  # type: ignore[attr-defined]
             surrogate=surrogate.entry.resolve(given.surrogate), advantage=estimator.resolve(given.advantage)
         )
-        numbers: Hyperparameters = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), hyper)
+        leaves: Hyperparameters = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), hyper)
         start = strongly_typed(env if environment is None else environment)
         parameter_key, begin_key, run_key = jax.random.split(key, 3)
         parameters = policy.init(parameter_key)
         carry = begin(start, policy, begin_key, index, config.group_size)
-        now = at_fraction(numbers, jnp.zeros(()))
+        now = at_fraction(leaves, jnp.zeros(()))
         state = TrainState(
             parameters=parameters,
             optimiser=make_direction(config.optimiser, now).init(parameters),
@@ -127,7 +127,7 @@ def ppo(
             reward_statistics=init_reward_statistics(carry.episode_return.shape) if config.normalise_reward else (),
             surrogate_state=surrogate.init(now.surrogate),
             advantage_state=estimator.facts.get("initial_state", tuple)(),
-            hyper=numbers,
+            hyper=leaves,
             env=start,
             carry=carry,
             key=run_key,
@@ -136,105 +136,110 @@ def ppo(
         )
         return strongly_typed(state)
 
-    def estimate(rollout: Rollout, critic, hyper, state, key):
+    def numbers(state: TrainState) -> Hyperparameters:
+        return at_fraction(state.hyper, state.samples.fraction_of(float(config.total_steps)))
+
+    def act(state: TrainState, key: Array) -> tuple[Carry, Rollout, Metrics]:
+        """A rollout with the current policy."""
+        return collect(state.env, state.parameters, observer(state), state.carry, key, index)
+
+    def prepare_rewards(state: TrainState, rollout: Rollout) -> tuple[Rollout, PyTree]:
+        """(rollout with the rewards that are learned from, statistics of returns)."""
+        hyper, statistics = numbers(state), state.reward_statistics
+        reward = rollout.reward if reward_transform is None else reward_transform(rollout)
+        reward = reward * hyper.reward_scale
+        if config.normalise_reward:
+            if config.group_size > 1:  # every rollout starts anew
+                statistics = statistics._replace(discounted=jnp.zeros_like(statistics.discounted))
+            reward, statistics = scale_reward(statistics, reward, rollout.trace, hyper.gamma, hyper.reward_clip)
+        return rollout._replace(reward=reward), statistics
+
+    def criticise(state: TrainState, parameters: PyTree, rollout: Rollout) -> CriticOutputs:
+        return critic_outputs(spec, policy, parameters, observer(state), rollout, chunks=config.chunks, mesh=mesh)
+
+    def estimate(state: TrainState, rollout: Rollout, critic: CriticOutputs, key: Array) -> tuple[Advantages, PyTree]:
         """Advantages, targets and weights by the estimator of the configuration; and its state."""
+        hyper = numbers(state)
         if uses_critic:
             rollout = silence_invalid(rollout, critic, hyper.gamma)
             rollout, critic = apply_truncation(config.truncation, rollout, critic, hyper.gamma)
-        provided = {"gamma": hyper.gamma, "state": state, "key": key, "group_size": config.group_size}
+        provided = {"gamma": hyper.gamma, "state": state.advantage_state, "key": key, "group_size": config.group_size}
         keywords = {name: provided[name] for name in estimator.keywords}
         result = estimator.function(rollout, critic, **keywords, **hyper.advantage)
-        advantages, state = result if "state" in keywords else (result, state)
         # No stop_gradient: nothing here depends on the parameters that a loss differentiates, and forward-mode
         # derivatives with respect to γ or a reward scale must pass.
-        return advantages, state
+        return result if "state" in keywords else (result, state.advantage_state)
+
+    def samples_of(rollout: Rollout, advantages: Advantages) -> Samples:
+        view, mask = split_mask(spec, rollout.observation)
+        advantage, weight = advantages.advantage, advantages.weight
+        if normalise == "batch":
+            advantage = standardise(advantage, moments(advantage, weight))
+        kept = (rollout.action, rollout.log_prob, rollout.value, rollout.distribution)
+        return Samples(view, mask, *kept, advantage, advantages.target, weight)
+
+    def renewed(state: TrainState, parameters: PyTree, rollout: Rollout, key: Array) -> Samples:
+        """The samples with advantages by the current critic and policy."""
+
+        def rescore(step):
+            observation, action, log_prob, reset = step
+            view, mask = split_mask(spec, observation)
+            output = policy.apply(parameters, observer(state)(view), mask, rollout.memory, reset)
+            return output.value, output.distribution.log_prob(action) - log_prob.sum(-1)
+
+        steps = (rollout.observation, rollout.action, rollout.log_prob, rollout.reset)
+        # Chunked, one time step after another: the whole rollout is the largest batch there is.
+        value, log_ratio = rescore(steps) if config.chunks == 1 else jax.lax.map(rescore, steps)
+        rollout = rollout._replace(value=value)
+        critic = criticise(state, parameters, rollout)._replace(log_ratio=log_ratio)
+        return samples_of(rollout, estimate(state, rollout, critic, key)[0])
+
+    def terms(state: TrainState, parameters: PyTree, batch: Samples, scale: Moments):
+        """(loss terms, diagnostics) on samples [B] of a minibatch whose advantages have the moments `scale`."""
+        hyper = numbers(state)
+        output = policy.apply(parameters, observer(state)(batch.view), batch.mask, (), None)
+        advantage = standardise(batch.advantage, scale) if normalise == "minibatch" else batch.advantage
+        entropy = output.distribution.entropy()
+        policy_loss, diagnostics = surrogate.loss(
+            output.distribution, entropy, batch, advantage, state.surrogate_state, hyper.surrogate
+        )
+        losses = {
+            "policy": policy_loss,
+            "entropy_bonus": -hyper.entropy_coefficient * weighted_mean(entropy, batch.weight),
+        }
+        if uses_critic:
+            error = value_loss(
+                output.value,
+                batch.target,
+                batch.value,
+                kind=config.value_loss,
+                huber_delta=hyper.huber_delta,
+                clip=hyper.value_clip if config.clip_value else None,
+            )
+            losses["value"] = hyper.value_coefficient * weighted_mean(error, batch.weight)
+        for name, function in extra_losses:
+            losses[name] = function(parameters, batch, output)
+        return losses, {**diagnostics, "entropy": weighted_mean(entropy, batch.weight)}
+
+    def summary(minibatch: Samples) -> Moments:
+        return moments(minibatch.advantage, minibatch.weight)
 
     def update(state: TrainState) -> tuple[TrainState, Metrics]:
-        hyper = at_fraction(state.hyper, state.samples.fraction_of(float(config.total_steps)))
-        next_key, collect_key, improve_key, estimate_key, renew_key = jax.random.split(state.key, 5)
+        hyper = numbers(state)
+        next_key, act_key, improve_key, estimate_key, renew_key = jax.random.split(state.key, 5)
 
-        def observe(view):
-            return normalise_observation(state.statistics, view)
-
-        def criticise(parameters, rollout):
-            return critic_outputs(spec, policy, parameters, observe, rollout, chunks=config.chunks, mesh=mesh)
-
-        carry, rollout, metrics = collect(state.env, state.parameters, observe, state.carry, collect_key, index)
-        view, mask = split_mask(spec, rollout.observation)
-
-        reward = rollout.reward if reward_transform is None else reward_transform(rollout)
-        reward, reward_statistics = reward * hyper.reward_scale, state.reward_statistics
-        if config.normalise_reward:
-            if config.group_size > 1:  # every rollout starts anew
-                reward_statistics = reward_statistics._replace(discounted=jnp.zeros_like(reward_statistics.discounted))
-            reward, reward_statistics = scale_reward(
-                reward_statistics, reward, rollout.trace, hyper.gamma, hyper.reward_clip
-            )
-        rollout = rollout._replace(reward=reward)
-
-        critic = criticise(state.parameters, rollout)
-        advantages, advantage_state = estimate(rollout, critic, hyper, state.advantage_state, estimate_key)
-
-        def samples(advantages) -> Samples:
-            advantage = advantages.advantage
-            if normalise == "batch":
-                advantage = standardise(advantage, moments(advantage, advantages.weight))
-            return Samples(
-                view,
-                mask,
-                rollout.action,
-                rollout.log_prob,
-                rollout.value,
-                rollout.distribution,
-                advantage,
-                advantages.target,
-                advantages.weight,
-            )
+        carry, rollout, metrics = act(state, act_key)
+        rollout, reward_statistics = prepare_rewards(state, rollout)
+        critic = criticise(state, state.parameters, rollout)
+        advantages, advantage_state = estimate(state, rollout, critic, estimate_key)
+        fixed = samples_of(rollout, advantages)
+        later = state._replace(advantage_state=advantage_state)
 
         def batch_for_epoch(parameters, epoch):
             if not config.recompute_advantage:
                 return fixed
+            return renewed(later, parameters, rollout, jax.random.fold_in(renew_key, epoch))
 
-            def rescore(step):
-                view, mask, action, reset = step
-                output = policy.apply(parameters, observe(view), mask, rollout.memory, reset)
-                return output.value, output.distribution.log_prob(action)
-
-            steps = (view, mask, rollout.action, rollout.reset)
-            # Chunked, one time step after another: the whole rollout is the largest batch there is.
-            value, log_prob = rescore(steps) if config.chunks == 1 else jax.lax.map(rescore, steps)
-            renewed = rollout._replace(value=value)
-            critic = criticise(parameters, renewed)._replace(log_ratio=log_prob - rollout.log_prob.sum(-1))
-            return samples(estimate(renewed, critic, hyper, advantage_state, jax.random.fold_in(renew_key, epoch))[0])
-
-        def terms(parameters, batch: Samples, scale):
-            output = policy.apply(parameters, observe(batch.view), batch.mask, (), None)
-            advantage = batch.advantage
-            if normalise == "minibatch":
-                advantage = standardise(advantage, scale)
-            entropy = output.distribution.entropy()
-            policy_loss, diagnostics = surrogate.loss(
-                output.distribution, entropy, batch, advantage, state.surrogate_state, hyper.surrogate
-            )
-            losses = {
-                "policy": policy_loss,
-                "entropy_bonus": -hyper.entropy_coefficient * weighted_mean(entropy, batch.weight),
-            }
-            if uses_critic:
-                error = value_loss(
-                    output.value,
-                    batch.target,
-                    batch.value,
-                    kind=config.value_loss,
-                    huber_delta=hyper.huber_delta,
-                    clip=hyper.value_clip if config.clip_value else None,
-                )
-                losses["value"] = hyper.value_coefficient * weighted_mean(error, batch.weight)
-            for name, function in extra_losses:
-                losses[name] = function(parameters, batch, output)
-            return losses, {**diagnostics, "entropy": weighted_mean(entropy, batch.weight)}
-
-        fixed = samples(advantages)
         parameters, optimiser, diagnostics = improve(
             config,
             hyper,
@@ -242,9 +247,9 @@ def ppo(
             state.optimiser,
             improve_key,
             batch_for_epoch,
-            terms,
+            lambda parameters, batch, scale: terms(state, parameters, batch, scale),
             combine_gradients,
-            summarise=lambda minibatch: moments(minibatch.advantage, minibatch.weight),
+            summarise=summary,
             weigh=lambda samples: samples.weight.sum(),
             mesh=mesh,
         )
@@ -261,7 +266,7 @@ def ppo(
         following = state._replace(
             parameters=parameters,
             optimiser=optimiser,
-            statistics=update_observation_statistics(state.statistics, view),
+            statistics=update_observation_statistics(state.statistics, split_mask(spec, rollout.observation)[0]),
             reward_statistics=reward_statistics,
             surrogate_state=surrogate.update_state(state.surrogate_state, last_epoch, hyper.surrogate),
             advantage_state=advantage_state,
@@ -275,13 +280,11 @@ def ppo(
     def evaluate(
         state: TrainState, key: Array, *, mode: bool = True, episodes: int = 64, limit: int | None = None
     ) -> Evaluation:
-        act = policy_act(
-            policy, state.parameters, lambda view: normalise_observation(state.statistics, view), mode=mode
-        )
+        player = policy_act(policy, state.parameters, observer(state), mode=mode)
         agents = (spec.num_agents,) if spec.num_agents else ()
         memory = policy.initial_memory((episodes, *agents))
         gamma = at_fraction(state.hyper, jnp.ones(())).gamma
-        return play(state.env, act, memory, key, episodes=episodes, gamma=gamma, limit=limit)
+        return play(state.env, player, memory, key, episodes=episodes, gamma=gamma, limit=limit)
 
     def axes(state: TrainState) -> TrainState:
         nowhere = jax.tree.map(lambda leaf: -1, state)
@@ -291,7 +294,18 @@ def ppo(
             reward_statistics=statistics._replace(discounted=0) if config.normalise_reward else statistics,
         )
 
-    return Algorithm(init, update, evaluate, policy, config, axes)
+    def dataset(state: TrainState, rollout: Rollout, key: Array) -> Samples:
+        rollout, _ = prepare_rewards(state, rollout)
+        critic = criticise(state, state.parameters, rollout)
+        return samples_of(rollout, estimate(state, rollout, critic, key)[0])
+
+    parts = Parts(act, dataset, terms, summary)
+    return Algorithm(init, update, evaluate, policy, config, axes, parts)
+
+
+def observer(state: TrainState) -> Callable[[PyTree], PyTree]:
+    """Standardises views by the statistics of `state`: acting and learning see the same ones."""
+    return lambda view: normalise_observation(state.statistics, view)
 
 
 def summarise(diagnostics: dict[str, Array]) -> Metrics:
