@@ -7,6 +7,8 @@
   comes from the step's key, so two environments dealt the same state part ways.
 - optimistic: in every step each group of G consecutive environments draws R resets, and its ended episodes share them
   in turn: with more than R ends in a group and step, starts are duplicated among neighbours. Exact while ends are rare.
+
+Which of them an environment's spec names is measured; the rule and the table are experiments/reset_strategies.py's.
 """
 
 import math
@@ -66,15 +68,30 @@ def _optimistic(group: int, spares: int) -> Resets:
     return Resets(lambda env, key: (), draw)
 
 
-def make_resets(strategy: str, spec: EnvironmentSpec, *, num_envs: int, pool: int, group: int, spares: int) -> Resets:
-    """The reset strategy by name; `auto` takes the one that the environment's spec names."""
-    strategy = spec.reset if strategy == "auto" else strategy
+def make_resets(
+    strategy: str, spec: EnvironmentSpec, *, num_envs: int, pool: int, group: int, spares: int, parts: int = 1
+) -> Resets:
+    """The reset strategy by name. The `num_envs` environments are drawn for in `parts` equal parts.
+
+    `auto` takes the strategy that the environment's spec names, and where that is `optimistic` the largest groups into
+    which the environments divide, with their share of the spares. Groups asked for by name have to fit.
+    """
+    auto = strategy == "auto"
+    strategy = spec.reset if auto else strategy
     if strategy not in ("fresh", "pool", "optimistic"):
         raise unknown("reset strategy", strategy, ("fresh", "pool", "optimistic"))
+    fits = math.gcd(num_envs, group)
+    if auto:
+        group, spares = fits, max(1, spares * fits // group)
     if strategy == "optimistic" and num_envs % group:
         raise UserError(
             f"num_envs={num_envs} does not divide into optimistic reset groups of {group} environments; "
-            f"set reset_group={math.gcd(num_envs, group)}"
+            f"set reset_group={fits}"
+        )
+    if strategy == "optimistic" and num_envs // parts % group:
+        raise UserError(
+            f"{num_envs // parts} environments at a time are not whole optimistic reset groups of {group}; "
+            f"set reset_group={math.gcd(num_envs // parts, group)}"
         )
     return {"fresh": _fresh, "pool": lambda: _pool(pool), "optimistic": lambda: _optimistic(group, spares)}[strategy]()
 

@@ -106,10 +106,11 @@ def make_collector(
     resets = make_resets(
         config.reset,
         spec,
-        num_envs=config.num_envs // config.chunks // (1 if mesh is None else mesh.size),
+        num_envs=config.num_envs,
         pool=config.reset_pool,
         group=config.reset_group,
         spares=config.reset_spares,
+        parts=config.chunks * (1 if mesh is None else mesh.size),
     )
     slots = num_final_slots(config.num_steps, spec.time_limit)
     bootstraps = bool(slots) and config.truncation == "bootstrap"  # no other convention looks at final observations

@@ -1,8 +1,11 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxppo.errors import UserError
 from jaxppo.resets import make_resets, where_ended
 
 SIZES = dict(num_envs=16, pool=16, group=8, spares=3)
@@ -78,3 +81,22 @@ def test_auto_takes_what_the_environment_asks_for(toy):
     env = toy()
     auto = make_resets("auto", env.spec, **SIZES)
     assert auto.prepare(env, jax.random.key(0)) == ()  # the toy's spec says fresh
+
+
+@pytest.mark.parametrize(("n", "group", "spares"), [(16, 8, 3), (12, 4, 1), (7, 1, 1), (8, 8, 3)])
+def test_groups_that_nobody_asked_for_fit_any_number_of_environments(n, group, spares, toy):
+    env = toy()
+    spec = dataclasses.replace(env.spec, reset="optimistic")
+    resets = make_resets("auto", spec, **{**SIZES, "num_envs": n})
+    _, observation = resets.draw(env, (), jax.random.key(0), jnp.arange(n), jnp.ones(n, bool))
+    assert [distinct(part) for part in np.asarray(observation).reshape(-1, group, 3)] == [spares] * (n // group)
+
+
+def test_groups_asked_for_are_whole_or_refused(toy):
+    spec = toy().spec
+    make_resets("optimistic", spec, **SIZES, parts=2)
+    with pytest.raises(UserError, match="set reset_group=4"):
+        make_resets("optimistic", spec, **{**SIZES, "num_envs": 12})
+    for strategy, named in (("optimistic", "fresh"), ("auto", "optimistic")):
+        with pytest.raises(UserError, match=r"4 environments at a time .* set reset_group=4"):
+            make_resets(strategy, dataclasses.replace(spec, reset=named), **SIZES, parts=4)
