@@ -106,6 +106,16 @@ def split_mask(spec: EnvironmentSpec, observation: PyTree) -> tuple[PyTree, Arra
     return (observation.view, observation.action_mask) if spec.masked else (observation, None)
 
 
+def finite(tree: PyTree) -> Array:
+    """bool [N]: every float in the leaves [N, ...] is finite. Needs at least one leaf."""
+    leaves = jax.tree.leaves(tree)
+    sound = jnp.ones(leaves[0].shape[:1], bool)
+    for leaf in leaves:
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            sound &= jnp.isfinite(leaf).reshape(sound.shape[0], -1).all(axis=1)
+    return sound
+
+
 def episode_end(step: Step) -> Array:
     """bool []: the episode is over, whoever of the agents is still alive in a truncated one."""
     if step.episode_end is not None:

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from jaxppo.config import PPOConfig
 from jaxppo.distributions import sample
-from jaxppo.environment import EnvironmentSpec, episode_end, split_mask
+from jaxppo.environment import EnvironmentSpec, Masked, episode_end, finite, split_mask
 from jaxppo.policies import Policy
 from jaxppo.randomness import key_for_each
 from jaxppo.resets import make_resets, where_ended
@@ -25,7 +25,8 @@ class Carry(NamedTuple):
 
     state, observation: the environments' own, of a running episode.
     memory: the policy's, before it sees `observation`; reset: whether it starts anew there.
-    episode_return, episode_length: of the running episode, in the environment's own rewards.
+    episode_return, episode_length: of the running episode, in the environment's own rewards. A return of NaN says that
+        the episode's first observation was not finite; zeros stand for it, and the episode ends with its first step.
     """
 
     state: PyTree
@@ -53,24 +54,29 @@ def begin(env: Any, policy: Policy, key: Array, index: Array, group_size: int = 
     state, observation = jax.vmap(env.reset)(key_for_each(key, index // group_size))
     n = index.shape[0]
     agents = (env.spec.num_agents,) if env.spec.num_agents else ()
+    observation, nothing = _start(env.spec, observation)
+    zeros = jnp.zeros((n, *agents))
     return Carry(
         state,
         observation,
         policy.initial_memory((n, *agents)),
         jnp.ones((n,), bool),
-        jnp.zeros((n, *agents)),
+        zeros + _expand(nothing, zeros),
         jnp.zeros((n,), jnp.int32),
     )
 
 
-def _finite(tree: PyTree, n: int) -> Array:
-    """bool [n]: every float in the leaves [n, ...] is finite."""
-    checks = [
-        jnp.isfinite(leaf).reshape(n, -1).all(axis=1)
-        for leaf in jax.tree.leaves(tree)
-        if jnp.issubdtype(leaf.dtype, jnp.floating)
-    ]
-    return jnp.stack(checks).all(axis=0) if checks else jnp.ones((n,), bool)
+def _start(spec: EnvironmentSpec, observation: PyTree) -> tuple[PyTree, Array]:
+    """First observations [N, ...], zeros for those that are not finite; and the first returns [N]: 0, and NaN there."""
+    view, mask = split_mask(spec, observation)
+    sound = finite(view)
+
+    def repaired(leaf):
+        floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jnp.where(_expand(sound, leaf), leaf, jnp.zeros_like(leaf)) if floating else leaf
+
+    view = jax.tree.map(repaired, view)
+    return view if mask is None else Masked(view, mask), jnp.where(sound, 0.0, jnp.nan)
 
 
 def _expand(flag: Array, like: Array) -> Array:
@@ -101,7 +107,7 @@ def make_collector(
     randomness derives, so any chunking and placement sees the same samples.
 
     A NaN or infinity in a reward or observation ends the episode: the sample's weight is 0, the environment starts
-    anew, and `invalid_samples` counts it.
+    anew, and `invalid_samples` counts it. One in a first observation does so with the sample that acts on it.
     """
     resets = make_resets(
         config.reset,
@@ -134,7 +140,9 @@ def make_collector(
                 key_for_each(env_key, index), carry.state, policy.to_environment(action)
             )
 
-            valid = _finite((outcome.reward, split_mask(spec, outcome.observation)[0]), index.shape[0])
+            # The return is NaN from the start of an episode that began with one: this one check sees it too.
+            total = jnp.asarray(carry.episode_return + outcome.reward, jnp.float32)
+            valid = finite((total, split_mask(spec, outcome.observation)[0]))
             ended = episode_end(outcome) | ~valid
             agent_valid = _expand(valid, outcome.reward)
             reward = jnp.asarray(jnp.where(agent_valid, outcome.reward, 0.0), jnp.float32)
@@ -142,14 +150,14 @@ def make_collector(
             cut = _expand(ended, outcome.reward)
 
             fresh_state, fresh_observation = resets.draw(env, supply, reset_key, index, ended)
-            total = carry.episode_return + reward
+            first_observation, nothing = _start(spec, fresh_observation)
             length = carry.episode_length + 1
             following = Carry(
                 where_ended(ended, fresh_state, state),
-                where_ended(ended, fresh_observation, outcome.observation),
+                where_ended(ended, first_observation, outcome.observation),
                 output.memory,
                 ended,
-                jnp.asarray(jnp.where(cut, 0.0, total)),
+                jnp.asarray(jnp.where(cut, _expand(nothing, total), total)),
                 jnp.asarray(jnp.where(ended, 0, length)),
             )
             record = Rollout(

@@ -98,9 +98,16 @@ MUTATIONS = [
     (
         "let a NaN through",
         "jaxppo/rollout.py",
-        "valid = _finite((outcome.reward, split_mask(spec, outcome.observation)[0]), n)",
-        "valid = jnp.ones((n,), bool)",
+        "valid = finite((total, split_mask(spec, outcome.observation)[0]))",
+        "valid = jnp.ones(index.shape, bool)",
         "tests/test_rollout.py::test_a_nan_ends_the_episode_weighs_nothing_and_is_counted",
+    ),
+    (
+        "let a NaN through from a reset",
+        "jaxppo/rollout.py",
+        "jnp.where(sound, 0.0, jnp.nan)",
+        "jnp.where(sound, 0.0, 0.0)",
+        "tests/test_rollout.py::test_a_nan_in_a_first_observation_weighs_nothing_and_is_counted",
     ),
     (
         "members of a group start apart",

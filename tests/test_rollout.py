@@ -1,6 +1,7 @@
 """What a rollout records, held against the counting environment, whose every number is known."""
 
 import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -192,6 +193,58 @@ def test_a_nan_ends_the_episode_weighs_nothing_and_is_counted(where, tiny):
     assert (np.asarray(rollout.trace)[broken] == 0).all() and rollout.reset[5].all()
     critic = critic_outputs(env.spec, policy, parameters, identity, rollout)
     assert np.isfinite(critic.next_value).all()
+
+
+@pytest.mark.parametrize("how", ["fresh", "pool", "optimistic", "groups"])
+def test_a_nan_in_a_first_observation_weighs_nothing_and_is_counted(how, tiny):
+    """However episodes begin. A sound observation of this environment ends in a 1, and zeros stand for the others."""
+    env = make("jaxppo/nan", where="reset", probability=0.4)
+    choice = {"group_size": 2} if how == "groups" else {"reset": how, "reset_group": 4, "reset_spares": 2}
+    policy, parameters, parts = collect(env, tiny(num_envs=16, num_steps=9, **choice), rollouts=8)
+    first, later = [], []
+    for before, rollout, metrics in parts:
+        observation, weight = np.asarray(rollout.observation), np.asarray(rollout.weight)
+        broken = observation[..., 1] == 0
+        np.testing.assert_array_equal(broken, weight == 0)
+        assert (observation[broken] == 0).all() and np.asarray(rollout.reset)[broken].all()
+        assert (np.asarray(rollout.trace)[broken] == 0).all() and (np.asarray(rollout.continuation) == 1).all()
+        assert float(metrics["invalid_samples"].total) == broken.sum()
+        # Nothing of it reaches an episode that was sound: each of them lasts for ten steps of reward 1.
+        ends = np.asarray(rollout.final.taken)
+        np.testing.assert_array_equal(ends, (np.asarray(rollout.trace) == 0) & ~broken)
+        assert float(metrics["episode_return"].count) == ends.sum()
+        assert float(metrics["episode_return"].total) == 10.0 * ends.sum()
+        critic = critic_outputs(env.spec, policy, parameters, identity, rollout)
+        kept = (before.observation, rollout._replace(distribution=None), critic, metrics)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(kept))
+        first.append(broken[0].sum())
+        later.append(broken[1:].sum())
+    assert first[0] and sum(first[1:]) and sum(later), "broken starts everywhere, or nothing is shown"
+
+
+@pytest.mark.parametrize(("view", "masked"), [("vector", False), ("vector", True), ("dict", True), ("image", True)])
+def test_zeros_stand_for_the_numbers_of_a_broken_start_and_for_nothing_else(view, masked, tiny, toy):
+    class Broken(NamedTuple):
+        env: Any
+        nan: Any
+        spec = property(lambda self: self.env.spec)
+
+        def reset(self, key):
+            state, observation = self.env.reset(key)
+            bad = jnp.where(jax.random.bernoulli(key), self.nan, 0.0)
+            return state, jax.tree.map(lambda x: x + bad if jnp.issubdtype(x.dtype, jnp.floating) else x, observation)
+
+    env = toy(view=view, masked=masked)
+    policy = feed_forward(tiny().network, "auto", env.spec)
+    for nan in (jnp.nan, -jnp.inf):
+        carry = begin(Broken(env, nan), policy, jax.random.key(0), jnp.arange(16))
+        broken = np.isnan(carry.episode_return)
+        assert broken.sum() == 0 if view == "image" else 0 < broken.sum() < 16
+        expected = begin(env, policy, jax.random.key(0), jnp.arange(16)).observation
+        for leaf, sound in zip(jax.tree.leaves(carry.observation), jax.tree.leaves(expected), strict=True):
+            zeroed = broken if jnp.issubdtype(leaf.dtype, jnp.floating) else np.zeros(16, bool)
+            np.testing.assert_array_equal(leaf[~zeroed], sound[~zeroed])
+            assert (np.asarray(leaf)[zeroed] == 0).all()
 
 
 def test_termination_wins_over_a_limit_on_the_same_step(tiny):

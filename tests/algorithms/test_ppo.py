@@ -236,6 +236,18 @@ def test_a_nan_leaves_the_parameters_finite_and_is_counted(where, tiny):
     assert float(metrics["skipped_updates"].total.sum()) == 0
 
 
+@pytest.mark.parametrize("probability", [0.3, 1.0])
+def test_a_nan_in_a_first_observation_does_neither_harm(probability, tiny):
+    config = tiny(normalise_observation=True, normalise_reward=True)
+    env = make("jaxppo/nan", where="reset", probability=probability)
+    state, metrics = jax.jit(make_train(config, env))(KEY, HYPER)
+    assert finite((state.parameters, state.optimiser, state.statistics, state.reward_statistics, metrics))
+    invalid = float(metrics["invalid_samples"].total.sum())
+    assert 0 < invalid < 192 if probability < 1 else invalid == 192
+    assert float(metrics["weighted_samples"].total.sum()) == 192 - invalid
+    assert float(metrics["skipped_updates"].total.sum()) == 0
+
+
 # --- surrogates and advantages in the loop ---------------------------------------------------------------------------
 
 
