@@ -60,7 +60,8 @@ def learn(task: Task, seeds: list[int]) -> Iterator[results.Result]:
         wall_seconds = time.perf_counter() - begun
         key = jax.random.key(10_000 + seed)
         returns = metrics["episode_return"]
-        played = evaluate(state, key, mode=True, episodes=EPISODES)
+        played = evaluate(state, key, mode=True, episodes=EPISODES).summary()
+        sampled = evaluate(state, key, mode=False, episodes=EPISODES).summary()
         yield results.Result(
             task=task.name,
             environment=task.environment,
@@ -68,9 +69,9 @@ def learn(task: Task, seeds: list[int]) -> Iterator[results.Result]:
             implementation="jaxppo",
             seed=seed,
             steps=int(state.samples),
-            evaluation_return=float(played.episode_return.mean()),
-            discounted_return=float(played.discounted_return.mean()),
-            sampled_return=float(evaluate(state, key, mode=False, episodes=EPISODES).episode_return.mean()),
+            evaluation_return=results.average(played["episode_return"]),
+            discounted_return=results.average(played["discounted_return"]),
+            sampled_return=results.average(sampled["episode_return"]),
             training_return=curve(returns, 10)[-1],
             curve=curve(returns, 20),
             wall_seconds=wall_seconds,

@@ -8,6 +8,7 @@ Columns are only ever added, with a default; `SCHEMA` then counts up, and tables
 
 import csv
 import fcntl
+import math
 import os
 import subprocess
 import tempfile
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from jaxppo.errors import UserError
 from jaxppo.statistics import bootstrap_interval, interquartile_mean
+from jaxppo.types import Mean
 
 SCHEMA = 1
 """Version of the table's columns."""
@@ -64,6 +66,11 @@ class Result:
     """`tasks.settings_hash`: rows of one task with different settings never mix."""
     date: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%d"))
     schema: int = SCHEMA
+
+
+def average(mean: Mean) -> float:
+    """The average as a number for the table: NaN where nothing was counted."""
+    return float(mean.value) if mean.count > 0 else math.nan
 
 
 def append(path: Path, *results: Result) -> None:

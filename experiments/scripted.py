@@ -83,6 +83,7 @@ def play_scripted(task: Task, env: Any, table: Path) -> Iterator[results.Result]
         for seed in sorted(set(range(task.seeds)) - finished):
             begun = time.perf_counter()
             outcome = jax.block_until_ready(run(jax.random.key(10_000 + seed)))
+            wall_seconds, played = time.perf_counter() - begun, outcome.summary()
             yield results.Result(
                 task=task.name,
                 environment=task.environment,
@@ -90,9 +91,9 @@ def play_scripted(task: Task, env: Any, table: Path) -> Iterator[results.Result]
                 implementation=name,
                 seed=seed,
                 steps=0,
-                evaluation_return=float(outcome.episode_return.mean()),
-                discounted_return=float(outcome.discounted_return.mean()),
-                wall_seconds=time.perf_counter() - begun,
+                evaluation_return=results.average(played["episode_return"]),
+                discounted_return=results.average(played["discounted_return"]),
+                wall_seconds=wall_seconds,
                 versions=results.versions("jax"),
                 commit=results.commit(),
                 settings=settings_hash(task),

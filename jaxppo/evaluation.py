@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.distributions import sample
-from jaxppo.environment import EnvironmentSpec, episode_end, split_mask
+from jaxppo.environment import EnvironmentSpec, episode_end, finite, split_mask
 from jaxppo.policies import Policy
 from jaxppo.randomness import key_for_each
-from jaxppo.types import Array
+from jaxppo.types import Array, Mean, Metrics
 
 DEFAULT_LIMIT = 10_000
 """Steps after which an episode of an environment without a time limit is given up, and marked as not finished."""
@@ -22,12 +22,21 @@ class Evaluation(NamedTuple):
     """All [episodes]. episode_return in the environment's own rewards, averaged over agents; undiscounted.
 
     discounted_return: with the training discount. finished: False where the step limit came first.
+    valid: False where a reward or an observation was NaN or infinite; the other fields tell the way there, and are left
+        out of `summary`.
     """
 
     episode_return: Array
     discounted_return: Array
     episode_length: Array
     finished: Array
+    valid: Array
+
+    def summary(self) -> Metrics:
+        """The mean of each field over the valid episodes, and `invalid_episodes`: how many are left out."""
+        fields = ("episode_return", "discounted_return", "episode_length", "finished")
+        means = {name: Mean.of(getattr(self, name), self.valid) for name in fields}
+        return means | {"invalid_episodes": Mean((~self.valid).sum().astype(jnp.float32), jnp.ones(()))}
 
 
 def policy_act(policy: Policy, parameters: Any, observe: Any, *, mode: bool) -> Act:
@@ -46,6 +55,8 @@ def play(
 ) -> Evaluation:
     """`episodes` first episodes of as many environments, in parallel, until all have ended or the limit is reached.
 
+    A NaN or infinity in a reward or observation, the first included, ends the episode; it is not `valid` then.
+
     act: (view, mask, memory, reset [N], keys [N]) -> (environment action, memory).
     limit: default the environment's time limit, or DEFAULT_LIMIT where it has none.
     """
@@ -54,11 +65,16 @@ def play(
     index = jnp.arange(episodes)
     reset_key, play_key = jax.random.split(key)
     state, observation = jax.vmap(env.reset)(key_for_each(reset_key, index))
-    zeros = jnp.zeros((episodes,))
-    nothing = Evaluation(zeros, zeros, jnp.zeros((episodes,), jnp.int32), jnp.zeros((episodes,), bool))
+    zeros, false = jnp.zeros((episodes,)), jnp.zeros((episodes,), bool)
+    nothing = Evaluation(
+        zeros, zeros, jnp.zeros((episodes,), jnp.int32), false, finite((zeros, split_mask(spec, observation)[0]))
+    )
+
+    def playing(result):
+        return result.valid & ~result.finished
 
     def going(carry):
-        return (carry[0] < limit) & ~carry[-1].finished.all()
+        return (carry[0] < limit) & playing(carry[-1]).any()
 
     def step(carry):
         t, state, observation, memory, result = carry
@@ -67,14 +83,16 @@ def play(
         reset = jnp.broadcast_to(t == 0, (episodes,))
         action, memory = act(view, mask, memory, reset, key_for_each(act_key, index))
         state, outcome = jax.vmap(env.step)(key_for_each(env_key, index), state, action)
-        playing = ~result.finished
         reward = outcome.reward if outcome.reward.ndim == 1 else outcome.reward.mean(-1)
-        reward = jnp.where(playing, reward, 0.0)
+        on = playing(result)
+        sound = finite((reward, split_mask(spec, outcome.observation)[0]))
+        reward = jnp.where(on & sound, reward, 0.0)
         result = Evaluation(
             result.episode_return + reward,
             result.discounted_return + gamma ** t.astype(jnp.float32) * reward,
-            result.episode_length + playing,
-            result.finished | episode_end(outcome),
+            result.episode_length + on,
+            result.finished | (on & sound & episode_end(outcome)),
+            result.valid & (sound | ~on),
         )
         return t + 1, state, outcome.observation, memory, result
 

@@ -1,3 +1,5 @@
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,3 +68,53 @@ def test_a_policy_plays_by_its_mode_or_by_samples(toy):
 def test_episodes_start_differently(episodes, toy):
     result = run(toy(), scripted(anything), episodes)
     assert len(set(result.episode_return.tolist())) == episodes
+
+
+@pytest.mark.parametrize("where", ["reward", "observation", "reset"])
+def test_an_episode_with_a_nan_is_left_out_and_counted(where):
+    chance = 0.5 if where == "reset" else 0.1
+    result = run(make("jaxppo/nan", where=where, at=0, probability=chance), scripted(anything), 64, gamma=0.5)
+    assert 5 < result.valid.sum() < 59
+    np.testing.assert_array_equal(result.finished, result.valid)
+    summary = result.summary()
+    expected = {"episode_return": 10.0, "discounted_return": 2 * (1 - 0.5**10), "episode_length": 10, "finished": 1}
+    for name, value in expected.items():
+        assert float(summary[name].count) == result.valid.sum()
+        assert float(summary[name].value) == pytest.approx(value, rel=1e-6)
+    assert float(summary["invalid_episodes"].total) == 64 - result.valid.sum()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((result, summary)))
+
+
+@pytest.mark.parametrize("where", ["reward", "observation", "reset"])
+def test_no_valid_episode_is_a_count_of_0(where):
+    """And play stops where nobody plays on."""
+    result = run(make("jaxppo/nan", where=where, at=3, probability=float(where == "reset")), scripted(anything), 4)
+    assert result.episode_length.tolist() == [0 if where == "reset" else 3] * 4
+    assert not result.valid.any() and not result.finished.any()
+    summary = result.summary()
+    assert float(summary.pop("invalid_episodes").total) == 4
+    assert all(float(mean.count) == float(mean.total) == 0 for mean in summary.values())
+
+
+def test_what_an_environment_gives_after_its_end_is_not_looked_at():
+    """Odd episodes end at 7 and are played on, beside the even ones, which go to 10."""
+
+    class Afterwards(NamedTuple):
+        env: Any
+
+        @property
+        def spec(self):
+            return self.env.spec
+
+        def reset(self, key):
+            return self.env.reset(key)
+
+        def step(self, key, state, action):
+            state, step = self.env.step(key, state, action)
+            return state, step._replace(reward=jnp.where(state.t > 7, jnp.nan, step.reward))
+
+    result = run(Afterwards(make("jaxppo/counting")), scripted(anything), 32)
+    odd = np.asarray(result.episode_length) == 7
+    assert 0 < odd.sum() < 32
+    np.testing.assert_array_equal(result.valid, odd)
+    assert (np.asarray(result.episode_return)[odd] == 21).all()
