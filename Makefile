@@ -1,5 +1,6 @@
 # make demo      set up, train a policy in about a minute, show what came out
 # make test      set up, then format, lint, types and the test suite
+# make test-slow the tests that take minutes: heavy simulators
 # make notebooks execute the notebooks
 # make test-latest  contracts and one learning test on a newer Python with the newest JAX it allows
 
@@ -12,7 +13,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 DEMO ?= runs/demo
 PYTEST := timeout 3000 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: setup demo test lint types suite notebooks test-latest docs clean
+.PHONY: setup demo test lint types suite test-slow notebooks test-latest docs clean
 
 setup: $(VENV)/.complete
 
@@ -43,6 +44,9 @@ types: setup
 
 suite: setup
 	$(PYTEST) -m "not slow and not notebook"
+
+test-slow: setup
+	$(PYTEST) -m slow
 
 notebooks: setup
 	timeout 1200 $(BIN)/python -m pytest tests/test_notebooks.py -m notebook
