@@ -1,4 +1,4 @@
-"""The command line: `jaxppo train|resume|branch|eval|plot|list`.
+"""The command line: `jaxppo train|resume|branch|eval|plot|bench|list`.
 
 Whatever goes wrong because of what was asked for, or of the machine, is one line on standard error and exit code 2.
 A command's module, and with it JAX, is imported only when that command runs.
@@ -17,6 +17,7 @@ COMMANDS = {
     "branch": ("branch", "start a new run from a checkpoint, under changed settings"),
     "eval": ("evaluate", "play episodes with a trained policy"),
     "plot": ("plot", "draw the learning curves of runs"),
+    "bench": ("bench", "time the loop and its parts"),
     "list": ("listing", "list envs, presets, surrogates, advantages or distributions"),
 }
 

@@ -61,7 +61,7 @@ class Train:
     switches: Annotated[Switches, _FLAT] = field(default_factory=Switches)
 
 
-class _Base(NamedTuple):
+class Base(NamedTuple):
     """What holds where no flag is given."""
 
     train: Train
@@ -69,7 +69,7 @@ class _Base(NamedTuple):
     env_parameters: dict[str, Any]
 
 
-def _base(arguments: Sequence[str]) -> _Base:
+def base(arguments: Sequence[str]) -> Base:
     """The preset that is asked for, or the one of the environment, or the plain defaults."""
     name, env = command_line.peek(arguments, "preset"), command_line.peek(arguments, "env")
     if name and name != "none":
@@ -79,21 +79,21 @@ def _base(arguments: Sequence[str]) -> _Base:
     else:
         preset = presets.preset_of(env) if env and name != "none" else None
     if preset is None:
-        return _Base(Train(), Hyperparameters(), {})
+        return Base(Train(), Hyperparameters(), {})
     config, hyper = preset.settings()
     texts = {f.name: str(getattr(hyper, f.name)) for f in fields(Numbers)}
-    return _Base(Train(env=preset.env, config=config, numbers=Numbers(**texts)), hyper, dict(preset.env_parameters))
+    return Base(Train(env=preset.env, config=config, numbers=Numbers(**texts)), hyper, dict(preset.env_parameters))
 
 
 def read(arguments: Sequence[str]) -> tuple[Train, RunConfig]:
     """The command line, and the run that it asks for. Raises UserError."""
-    base = _base(arguments)
-    train = command_line.parse(Train, arguments, command="train", default=base.train)
+    start = base(arguments)
+    train = command_line.parse(Train, arguments, command="train", default=start.train)
     if not train.env:
         raise UserError("which environment? --env NAME or --preset NAME; `jaxppo list envs`, `jaxppo list presets`")
-    hyper = command_line.hyperparameters({f.name: getattr(train.numbers, f.name) for f in fields(Numbers)}, base.hyper)
+    hyper = command_line.hyperparameters({f.name: getattr(train.numbers, f.name) for f in fields(Numbers)}, start.hyper)
     # The preset's numbers are those of the preset's surrogate and estimator.
-    stale = configuration.stale_numbers(base.train.config, train.config, hyper)
+    stale = configuration.stale_numbers(start.train.config, train.config, hyper)
     hyper = configuration.without_numbers(hyper, stale)
     hyper = dataclasses.replace(
         hyper,
@@ -102,7 +102,7 @@ def read(arguments: Sequence[str]) -> tuple[Train, RunConfig]:
     )
     run = RunConfig(
         env=train.env,
-        env_parameters={**base.env_parameters, **command_line.parameters(train.env_parameters)},
+        env_parameters={**start.env_parameters, **command_line.parameters(train.env_parameters)},
         seed=train.seed,
         config=train.config,
         hyper=hyper,
