@@ -204,9 +204,9 @@ def _keywords(constructor: Any) -> dict[str, Any]:
     return {name: default for name, default in known.items() if name not in ("self", "kwargs", "sys")}
 
 
-def _physics(node: Any, prefix: str = "") -> dict[str, Array]:
+def _physics(node: Any, prefix: str = "") -> dict[str, Array | float]:
     """Path to present value of the real numbers in brax's System; its whole numbers and choices are structure."""
-    found: dict[str, Array] = {}
+    found: dict[str, Array | float] = {}
     for field in dataclasses.fields(node) if dataclasses.is_dataclass(node) else ():
         value = getattr(node, field.name)
         if field.name.startswith("_"):

@@ -99,7 +99,7 @@ def test_missing_library(monkeypatch):
         ("jaxppo/memory", dict(delay=0), "delay >= 1"),
         ("jaxppo/memory", dict(delay="long"), "whole number"),
         ("jaxppo/memory", dict(time_limit=3), "fixes its time limit at 65"),
-        ("jaxppo/nan", dict(where="action"), "'reward' or 'observation'"),
+        ("jaxppo/nan", dict(where="action"), "must be 'reward', 'observation' or 'reset'"),
     ],
 )
 def test_bad_input(name, values, message):
