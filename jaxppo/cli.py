@@ -5,6 +5,7 @@ A command's module, and with it JAX, is imported only when that command runs.
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +21,9 @@ COMMANDS = {
     "bench": ("bench", "time the loop and its parts"),
     "list": ("listing", "list envs, presets, surrogates, advantages or distributions"),
 }
+
+COMPILING = ("train", "resume", "branch", "eval")
+"""Commands whose programs are kept in the user's compilation cache."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,10 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _command(name: str):
     """The function that runs a command; a signal that it was told about becomes its exit code."""
+    # Loading from the compilation cache, XLA for CPUs takes two tuning preferences of its own for features that the
+    # processor lacks, and fills the screen with it. Whatever does fail comes as an exception.
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # JAX's default
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     module = importlib.import_module(f"jaxppo.program.commands.{COMMANDS[name][0]}")
     signals = importlib.import_module("jaxppo.program.signals")
 
     def run(words: Sequence[str]) -> None:
+        if name in COMPILING:
+            importlib.import_module("jaxppo.program.compilation_cache").enable()
         try:
             module.run(words)
         except signals.Interrupted as interrupted:

@@ -19,6 +19,10 @@ from jaxppo.errors import UserError
 from jaxppo.packing import pack
 from jaxppo.types import Algorithm, PyTree
 
+FUSED = 0.6
+"""Share of what automatic differentiation asks to keep that XLA does keep: for tanh, say, one array where JAX counts
+two. Measured on a CPU against XLA's own allocation: 0.5 to 0.6 for dense networks and convolutions."""
+
 SPARE = 0.9
 """Share of the memory that a plan may fill: the compiler's own buffers need the rest."""
 
@@ -88,8 +92,11 @@ def plan(algorithm: Algorithm, hyper: Hyperparameters | None = None, *, devices:
     spread = [axis >= 0 for axis in jax.tree.leaves(algorithm.axes(state))]
     environments = size_of([leaf for leaf, here in zip(jax.tree.leaves(state), spread, strict=True) if here])
     everywhere = size_of(state) - environments
-    # The residuals hold the parameters too; every device has those in full already.
-    activations = max(0, size_of(jax.eval_shape(backward, state, rows(microbatch))) - size_of(state.parameters))
+    # Each residual once, and none that is there anyway: parameters, numbers and the batch itself.
+    kept = jax.make_jaxpr(backward)(state, rows(microbatch)).jaxpr
+    given = {id(v) for v in (*kept.invars, *kept.constvars)}
+    residuals = {id(v): v.aval for v in kept.outvars if id(v) not in given}
+    activations = int(FUSED * size_of(list(residuals.values())))
     fetched = size_of(rows(microbatch)) + (size_of(rows(minibatch)) if config.microbatches > 1 else 0)
     acting = 2 * environments + _widest(algorithm, state) * config.num_envs // config.chunks
     spread_sizes = (environments, size_of(rollout), size_of(packed), acting, fetched, activations)

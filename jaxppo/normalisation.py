@@ -1,5 +1,6 @@
 """Running statistics of observations and of discounted returns. Pure, in the train state, frozen during an update."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -28,9 +29,7 @@ class Moments(NamedTuple):
     def merge(self, batch: Array, axes: tuple[int, ...]) -> "Moments":
         """These moments and those of `batch` over `axes`. (Chan et al., 1979.)"""
         batch = batch.astype(jnp.float32)
-        size = 1
-        for axis in axes:
-            size *= batch.shape[axis]
+        size = math.prod(batch.shape[axis] for axis in axes)
         mean = batch.mean(axes)
         m2 = jnp.square(batch - jnp.expand_dims(mean, axes)).sum(axes)
         total = self.count + size
@@ -71,11 +70,17 @@ def normalise_observation(statistics: ObservationStatistics, view: PyTree, clip:
 
 def update_observation_statistics(statistics: ObservationStatistics, view: PyTree) -> ObservationStatistics:
     """The statistics with a whole rollout's view [T, N, ...] merged in."""
-    leaves = jax.tree.leaves(view)
-    return tuple(
-        None if moments is None else moments.merge(x, tuple(range(x.ndim - moments.mean.ndim)))
-        for moments, x in zip(statistics, leaves, strict=True)
-    )
+
+    def merge(moments, x):
+        axes = tuple(range(x.ndim - moments.mean.ndim))
+        if x.dtype.itemsize == 4:
+            return moments.merge(x, axes)
+        # Narrow images are not turned into floats all at once: they would be four times as large.
+        inner = tuple(axis - 1 for axis in axes[1:])
+        return jax.lax.scan(lambda m, step: (m.merge(step, inner), None), moments, x)[0]
+
+    pairs = zip(statistics, jax.tree.leaves(view), strict=True)
+    return tuple(None if moments is None else merge(moments, x) for moments, x in pairs)
 
 
 class RewardStatistics(NamedTuple):

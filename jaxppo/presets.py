@@ -177,9 +177,9 @@ PRESETS: dict[str, Preset] = {
     **_minatar("SpaceInvaders"),
     "inverted_pendulum": _brax(
         "inverted_pendulum",
-        1_000_000,
+        5_000_000,
         "balance; 1000 at most",
-        {"epochs": 8, "minibatches": 4},
+        {"num_envs": 256, "epochs": 4, "minibatches": 8},
         reward_scale=0.1,
         entropy_coefficient=0.003,
     ),

@@ -4,6 +4,7 @@ Compilation is most of the time that these tests take, so networks are one layer
 """
 
 import dataclasses
+import os
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,8 @@ import pytest
 from jaxppo.config import NetworkConfig, PPOConfig
 from jaxppo.environment import EnvironmentSpec, Masked, Step, environment, static_field
 from jaxppo.spaces import Box, Discrete, MultiDiscrete
+
+os.environ["JAXPPO_COMPILATION_CACHE"] = "off"  # tests that compile are to compile
 
 TINY = PPOConfig(
     total_steps=3 * 64, num_envs=8, num_steps=8, epochs=2, minibatches=2, network=NetworkConfig(hidden=(8,))

@@ -103,3 +103,19 @@ def test_importing_pulls_in_nothing_heavy():
 @pytest.mark.timeout(220)
 def test_training_a_discrete_policy_needs_jax_flax_optax_and_chex_alone():
     assert run(BARE, tuple(name.split(".")[0] for name in HEAVY if name != "scipy.stats")) == "trained 64"
+
+
+def test_the_command_line_answers_before_jax_is_there():
+    program = "import sys; from jaxppo.cli import main; main(['--help']); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip().endswith("False"), done.stderr
+
+
+def test_every_public_name_is_there():
+    import jaxppo
+
+    assert set(jaxppo.__all__) == set(jaxppo._ROOM_OF)
+    assert all(getattr(jaxppo, name) is not None for name in jaxppo.__all__)
+    assert set(jaxppo.__all__) <= set(dir(jaxppo))
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        _ = jaxppo.nothing_like_it  # pyright: ignore

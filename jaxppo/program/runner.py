@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxppo.config import PPOConfig
 from jaxppo.environment import strongly_typed
@@ -26,6 +27,8 @@ from jaxppo.program.metrics_table import MetricsTable, Position, Row, Sink
 from jaxppo.program.progress import Progress, Report
 from jaxppo.program.run_directory import RunDirectory
 from jaxppo.program.signals import Interrupted, Signals
+from jaxppo.sharding import make_mesh, shardings
+from jaxppo.training import place_state
 from jaxppo.types import Algorithm
 
 PyTree = Any
@@ -47,6 +50,8 @@ class Switches:
     """Look for NaNs after each update and find the operation that makes the first one. Slow."""
     quiet: bool = False
     """Show no progress."""
+    devices: int = 0
+    """Devices that the environments are spread over; 0 for as many as there are and as divide the blocks."""
 
 
 class Outcome(NamedTuple):
@@ -58,18 +63,33 @@ class Outcome(NamedTuple):
     report: Report | None
 
 
-def build(run: RunConfig) -> Algorithm:
+def build(run: RunConfig, mesh: Mesh | None = None) -> Algorithm:
     """The algorithm of a run. Raises UserError where environment, configuration and numbers do not fit."""
     from jaxppo.algorithms.ppo import ppo
     from jaxppo.envs import make
 
     configuration.check(run)
-    return ppo(run.config, make(run.env, **run.env_parameters))
+    return ppo(run.config, make(run.env, **run.env_parameters), mesh=mesh)
 
 
-def initial_state(algorithm: Algorithm, run: RunConfig) -> PyTree:
-    """The state before the first update."""
-    return jax.jit(_initialise(algorithm, run))(jax.random.key(run.seed))
+def choose_mesh(run: RunConfig, devices: int) -> Mesh | None:
+    """A mesh of that many devices, 0 for as many as divide the blocks of environments; None for a single one.
+
+    Raises UserError where there are not so many.
+    """
+    if not devices:
+        devices = max(k for k in range(1, len(jax.devices()) + 1) if run.config.num_blocks % k == 0)
+    mesh = make_mesh(devices)
+    return mesh if devices > 1 else None
+
+
+def initial_state(algorithm: Algorithm, run: RunConfig, mesh: Mesh | None = None) -> PyTree:
+    """The state before the first update, in its place."""
+
+    def initialise(key):
+        return place_state(algorithm, _initialise(algorithm, run)(key), mesh)
+
+    return jax.jit(initialise)(jax.random.key(run.seed))
 
 
 def state_template(algorithm: Algorithm, run: RunConfig) -> PyTree:
@@ -95,7 +115,7 @@ def columns(algorithm: Algorithm, template: PyTree) -> tuple[str, ...]:
 class Runner:
     """Trains one run to its end: `Runner(...).train(state)`.
 
-    directory: the run's, held by this process.
+    directory: the run's, held by this process. mesh: the one that `algorithm` was built with.
     table: open at the state's position; further sinks get the same rows.
     seconds: wall time that the run has taken before.
     """
@@ -109,10 +129,11 @@ class Runner:
         progress: Progress,
         *,
         switches: Switches = Switches(),
+        mesh: Mesh | None = None,
         sinks: tuple[Sink, ...] = (),
         seconds: float = 0.0,
     ):
-        self.run, self.algorithm, self.directory, self.table = run, algorithm, directory, table
+        self.run, self.algorithm, self.directory, self.table, self.mesh = run, algorithm, directory, table, mesh
         self.progress, self.switches, self.sinks, self.seconds = progress, switches, sinks, seconds
         self._chunk = self._make_chunk()
         self._evaluate = jax.jit(functools.partial(algorithm.evaluate, mode=True, episodes=run.watch.episodes))
@@ -127,6 +148,8 @@ class Runner:
         Raises Interrupted after a signal (all is saved then), UserError for a NaN under `debug_nans`, OSError where
         the run cannot be saved.
         """
+        if self.mesh is not None:
+            state = jax.device_put(state, shardings(self.mesh, self.algorithm.axes(state)))
         size = self.run.config.steps_per_update
         update, samples = int(state.updates), int(state.samples)
         last = update + max(0, -(-(self.run.config.total_steps - samples) // size))
@@ -175,7 +198,7 @@ class Runner:
             return watched_chunk(self.algorithm)
         from jaxppo.training import make_chunk
 
-        return make_chunk(self.algorithm, chunk_length(self.run.config))
+        return make_chunk(self.algorithm, chunk_length(self.run.config), self.mesh)
 
     def _advance(self, state: PyTree, count: int, *, trace: bool) -> tuple[PyTree, PyTree, float]:
         """(state, metrics on the host, wall seconds) after `count` updates."""

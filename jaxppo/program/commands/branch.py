@@ -54,11 +54,11 @@ def run(arguments: Sequence[str]) -> None:
     directory.check_free()
     origin = {"run": str(parent.path.resolve()), "steps": entry.steps, "updates": entry.updates, "set": changes}
     new = dataclasses.replace(new, parent={**origin, "restarted": list(renewed), "cleared": list(gone)})
-    algorithm = runner.build(new)
+    algorithm, mesh = session.prepare(new, branch.switches)
     fresh = runner.initial_state(algorithm, new)
     state = branching.branched_state(checkpoint.load_arrays(entry), fresh, renewed, str(entry.path))
     names = session.check(algorithm, new)
     if gone and not branch.switches.quiet:
         print(f"not taken over, as they belong to what was replaced: {', '.join(gone)}", file=sys.stderr)
     with directory.created(new):
-        session.start(new, algorithm, directory, branch.switches, names, state)
+        session.start(new, algorithm, directory, branch.switches, names, state, mesh=mesh)

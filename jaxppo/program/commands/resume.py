@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> None:
         found = checkpoint.find(directory.checkpoints)
         if found:
             check_same(found[-1], recorded, directory)
-        algorithm = runner.build(recorded)
+        algorithm, mesh = session.prepare(recorded, resume.switches)
         names = session.check(algorithm, recorded)
         if not found:
             if directory.metrics.exists() and len(read_table(directory.metrics)["update"]):
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> None:
             if recorded.parent:
                 raise UserError(f"{directory.path} has no checkpoint yet; remove it and branch again")
             directory.metrics.unlink(missing_ok=True)
-            return session.start(recorded, algorithm, directory, resume.switches, names)
+            return session.start(recorded, algorithm, directory, resume.switches, names, mesh=mesh)
         entry = found[-1]
         if entry.steps >= recorded.config.total_steps:
             raise UserError(
@@ -56,7 +56,14 @@ def run(arguments: Sequence[str]) -> None:
         state = checkpoint.load(entry, runner.state_template(algorithm, recorded))
         table = runner.reopen(entry, directory, names)
         session.finish(
-            recorded, algorithm, directory, resume.switches, table, state, seconds=entry.extra.get("seconds", 0.0)
+            recorded,
+            algorithm,
+            directory,
+            resume.switches,
+            table,
+            state,
+            mesh=mesh,
+            seconds=entry.extra.get("seconds", 0.0),
         )
 
 

@@ -3,7 +3,10 @@
 import sys
 from typing import Any
 
+from jax.sharding import Mesh
+
 from jaxppo.errors import UserError
+from jaxppo.memory import check_memory
 from jaxppo.program import progress, runner
 from jaxppo.program.configuration import RunConfig
 from jaxppo.program.files import in_words
@@ -12,6 +15,14 @@ from jaxppo.program.run_directory import RunDirectory
 from jaxppo.program.runner import Runner, Switches
 from jaxppo.program.signals import Interrupted
 from jaxppo.types import Algorithm
+
+
+def prepare(run: RunConfig, switches: Switches) -> tuple[Algorithm, Mesh | None]:
+    """The algorithm of a run and its devices. Raises UserError where they do not fit, or do not suffice."""
+    mesh = runner.choose_mesh(run, switches.devices)
+    algorithm = runner.build(run, mesh)
+    check_memory(algorithm, run.hyper, devices=1 if mesh is None else mesh.size)
+    return algorithm, mesh
 
 
 def check(algorithm: Algorithm, run: RunConfig) -> tuple[str, ...]:
@@ -26,12 +37,14 @@ def start(
     switches: Switches,
     names: tuple[str, ...],
     state: Any = None,
+    *,
+    mesh: Mesh | None = None,
 ) -> None:
     """Trains a new run, from the first state or from `state`, in its fresh directory. names: columns of its table."""
     table = MetricsTable.create(directory.metrics, names)
     if state is None:
-        state = runner.initial_state(algorithm, run)
-    finish(run, algorithm, directory, switches, table, state)
+        state = runner.initial_state(algorithm, run, mesh)
+    finish(run, algorithm, directory, switches, table, state, mesh=mesh)
 
 
 def finish(
@@ -42,6 +55,7 @@ def finish(
     table: MetricsTable,
     state: Any,
     *,
+    mesh: Mesh | None = None,
     seconds: float = 0.0,
 ) -> None:
     """Trains to the end, draws the learning curve and says where everything is.
@@ -52,7 +66,8 @@ def finish(
     if not switches.quiet:
         print(f"{run.env} in {directory.path}", file=sys.stderr)
     try:
-        outcome = Runner(run, algorithm, directory, table, shown, switches=switches, seconds=seconds).train(state)
+        trainer = Runner(run, algorithm, directory, table, shown, switches=switches, mesh=mesh, seconds=seconds)
+        outcome = trainer.train(state)
     except Interrupted:
         draw(run, directory)
         raise

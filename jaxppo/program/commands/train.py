@@ -12,7 +12,7 @@ from jaxppo import presets
 from jaxppo.config import Hyperparameters, PPOConfig
 from jaxppo.errors import UserError
 from jaxppo.program import arguments as command_line
-from jaxppo.program import configuration, runner
+from jaxppo.program import configuration
 from jaxppo.program.commands import session
 from jaxppo.program.configuration import RunConfig, Watch
 from jaxppo.program.run_directory import RunDirectory, default_path
@@ -117,7 +117,7 @@ def run(arguments: Sequence[str]) -> None:
     train, new = read(arguments)
     directory = RunDirectory(Path(train.run) if train.run else default_path(new.env))
     directory.check_free()
-    algorithm = runner.build(new)
+    algorithm, mesh = session.prepare(new, train.switches)
     names = session.check(algorithm, new)
     with directory.created(new):
-        session.start(new, algorithm, directory, train.switches, names)
+        session.start(new, algorithm, directory, train.switches, names, mesh=mesh)
