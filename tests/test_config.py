@@ -28,6 +28,9 @@ def test_sizes_are_whole_numbers_of_at_least_one(name, value):
     [
         ({"num_envs": 100, "blocks": 8}, "num_envs=100 .* use 96 or 104"),
         ({"num_envs": 8, "num_steps": 8, "minibatches": 3}, "minibatches=3 .* use 2 or 4"),
+        ({"num_envs": 8, "num_steps": 8, "microbatches": 3}, "microbatches=3 .* minibatches=4.; use 1 or 2"),
+        ({"num_envs": 8, "num_steps": 8, "microbatches": 0}, "microbatches=0 must be"),
+        ({"num_envs": 8, "chunks": 3}, "into 3 chunks of environments; use 2 or 4"),
         ({"num_envs": 8, "group_size": 3}, "groups of 3; use 6 or 9"),
         ({"num_envs": 96, "reset": "optimistic"}, "use 64 or 128, or set reset_group=32"),
         ({"truncation": "bootstap"}, "did you mean bootstrap"),

@@ -41,7 +41,8 @@ def make_parts(algorithm: Algorithm, state: Any) -> dict[str, Part]:
     key = jax.random.key(0)
     index = jnp.arange(config.num_envs)
     steps, gradient_steps = jnp.arange(config.num_steps), jnp.arange(config.epochs * config.minibatches)
-    carry, rollout, _ = jax.jit(algorithm.parts.act)(state, key)
+    carry = state.carry
+    _, rollout, _ = jax.jit(algorithm.parts.act)(state, key)
     samples = jax.jit(algorithm.parts.dataset)(state, rollout, key)
     share = config.steps_per_update // config.minibatches
     minibatch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:share], samples)
