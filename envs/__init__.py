@@ -6,6 +6,7 @@ from jaxppo.envs.leaves import parameters, with_parameters
 from jaxppo.envs.lqr import LQR
 from jaxppo.envs.memory import Memory
 from jaxppo.envs.nan import NaN
+from jaxppo.envs.orchard import Orchard
 from jaxppo.envs.registry import Listing, listing, make, register
 from jaxppo.envs.time_limit import TimeLimitOnly
 from jaxppo.envs.wrappers import ActionRepeat, FlattenObservation, FrameStack, RescaleAction, TimeLimit
@@ -15,6 +16,7 @@ register("jaxppo/counting", Counting)
 register("jaxppo/lqr", LQR)
 register("jaxppo/memory", Memory)
 register("jaxppo/nan", NaN)
+register("jaxppo/orchard", Orchard)
 register("jaxppo/time_limit", TimeLimitOnly)
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Listing",
     "Memory",
     "NaN",
+    "Orchard",
     "RescaleAction",
     "TimeLimit",
     "TimeLimitOnly",

@@ -10,8 +10,8 @@ OWN = [row.name for row in listing() if row.name.startswith("jaxppo/")]
 ONE_START = {"jaxppo/time_limit", "jaxppo/nan"}  # by construction
 
 
-def test_there_are_six():
-    assert len(OWN) == 6
+def test_there_are_seven():
+    assert len(OWN) == 7
 
 
 @pytest.mark.parametrize("name", OWN)
