@@ -27,7 +27,10 @@ NOTHING, APPLE, GOLD, STONE = range(4)
 
 
 class State(NamedTuple):
-    """kind, column: of the thing in each row, from the top, int8 [10]; gatherer: its column, t: steps taken, int32 []."""
+    """kind, column: of the thing in each row, from the top, int8 [10].
+
+    gatherer: its column; t: steps taken; int32 [].
+    """
 
     kind: Array
     column: Array

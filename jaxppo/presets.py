@@ -192,6 +192,15 @@ PRESETS: dict[str, Preset] = {
     "knapsack": _jumanji(
         "Knapsack-v1", "pack what is worth most", {"torso": "mlp", "hidden": (128, 128)}, hyper={"gamma": 1.0}
     ),
+    "orchard": _task(
+        "jaxppo/orchard",
+        800_000,
+        "catch what falls on a small board, and avoid the stones",
+        network={"torso": "mlp", "activation": "relu", "hidden": (128,)},
+        hyper={"learning_rate": Schedule(2.5e-3, 0.0), **_ENTROPY},
+        clip_value=False,
+        normalise_reward=True,
+    ),
     "lqr": _task(
         "jaxppo/lqr",
         2_000_000,
