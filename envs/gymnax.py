@@ -38,7 +38,8 @@ _LIMIT = "max_steps_in_episode"
 _UNPLAYABLE = {
     "MNISTBandit-bsuite": "needs a download: gymnax fetches the MNIST images when it makes the environment",
 }
-_POOLED = frozenset({"Freeway-MinAtar", "SimpleBandit-bsuite", "Swimmer-misc"})  # experiments/reset_strategies.py
+_RESETS = {"SimpleBandit-bsuite": "optimistic", "Swimmer-misc": "pool"}
+"""The strategies that are not `fresh`, as measured by experiments/reset_strategies.py (docs/results/resets.csv)."""
 
 
 def listing() -> list[Listing]:
@@ -150,7 +151,7 @@ def _game(name: str, library: Any, time_limit: int | None, values: tuple[tuple[s
     if name.endswith("-MinAtar"):
         types = types[0], jax.ShapeDtypeStruct(types[1].shape, bool)
     observation = _observation_space(library.observation_space(params), types[1])
-    strategy = "pool" if name in _POOLED else "fresh"
+    strategy = _RESETS.get(name, "fresh")
     spec = EnvironmentSpec(f"gymnax/{name}", observation, action, time_limit=limit, reset=strategy)
     return _Game(library, defaults, spec, types)
 

@@ -70,7 +70,7 @@ class _Entry:
     """How one registered environment is made.
 
     generator, defaults: the library's generator of instances, and its arguments as registered.
-    reset: the strategy, from the measurement below.
+    reset: the strategy, as measured by experiments/reset_strategies.py (docs/results/resets.csv).
     component_masks: the mask has one row for each component of the action; otherwise it is over all combinations.
     finished: for an environment whose limit cannot be moved: the ends that are true ones.
     limit: where such an environment keeps its limit.
@@ -86,16 +86,11 @@ class _Entry:
     unset: tuple[str, ...] = ()
 
 
-# Reset is `pool` where a fresh one costs more than the step and the learner (about 4 µs a sample) together.
-# Microseconds for each of 256 vmapped environments on 2 shared CPU cores, jax 0.9.2, reset / step:
-#   Maze 23 / 0.4            RubiksCube 145 / 2.1     partly scrambled 11 / 2.4   Minesweeper 12 / 0.6
-#   SlidingTilePuzzle 10 / 0.5                        (these five: pool)
-#   BinPack 78 / 137         FlatPack 192 / 3474      JobShop 3.9 / 2.2           GraphColoring 3.2 / 2.5
-#   Sudoku 3.0 / 6.0         Knapsack 1.9 / 1.0       Snake 1.8 / 2.0             CVRP 1.3 / 0.7
-#   PacMan 1.1 / 2.4         Tetris 1.1 / 2.4         Game2048 1.0 / 1.4          TSP 0.9 / 0.5
 _ENTRIES: Mapping[str, _Entry] = {
-    "Game2048-v1": _Entry(),
-    "GraphColoring-v1": _Entry(generator=GraphGenerator, defaults=dict(num_nodes=20, edge_probability=0.8)),
+    "Game2048-v1": _Entry(reset="optimistic"),
+    "GraphColoring-v1": _Entry(
+        reset="pool", generator=GraphGenerator, defaults=dict(num_nodes=20, edge_probability=0.8)
+    ),
     "Minesweeper-v0": _Entry(
         reset="pool", generator=UniformSamplingGenerator, defaults=dict(num_rows=10, num_cols=10, num_mines=10)
     ),
@@ -111,25 +106,33 @@ _ENTRIES: Mapping[str, _Entry] = {
     "Sudoku-v0": _Entry(),
     "Sudoku-very-easy-v0": _Entry(),
     "BinPack-v2": _Entry(
-        generator=BinPackGenerator, defaults=dict(max_num_items=20, max_num_ems=40, split_num_same_items=2)
+        reset="pool",
+        generator=BinPackGenerator,
+        defaults=dict(max_num_items=20, max_num_ems=40, split_num_same_items=2),
     ),
     "FlatPack-v0": _Entry(
+        reset="optimistic",
         generator=RandomFlatPackGenerator,
         defaults=dict(num_row_blocks=5, num_col_blocks=5),
         finished=_flat_pack_finished,
         limit="num_blocks",
     ),
     "JobShop-v0": _Entry(
+        reset="pool",
         generator=JobShopGenerator,
         defaults=dict(num_jobs=20, num_machines=10, max_num_ops=8, max_op_duration=6),
         component_masks=True,
     ),
-    "Knapsack-v1": _Entry(generator=KnapsackGenerator, defaults=dict(num_items=50, total_budget=12.5)),
-    "Tetris-v0": _Entry(),
-    "CVRP-v1": _Entry(generator=CVRPGenerator, defaults=dict(num_nodes=20, max_capacity=30, max_demand=10)),
+    "Knapsack-v1": _Entry(
+        reset="optimistic", generator=KnapsackGenerator, defaults=dict(num_items=50, total_budget=12.5)
+    ),
+    "Tetris-v0": _Entry(reset="optimistic"),
+    "CVRP-v1": _Entry(
+        reset="optimistic", generator=CVRPGenerator, defaults=dict(num_nodes=20, max_capacity=30, max_demand=10)
+    ),
     "Maze-v0": _Entry(reset="pool", generator=MazeGenerator, defaults=dict(num_rows=10, num_cols=10)),
     "PacMan-v1": _Entry(),
-    "Snake-v1": _Entry(),
+    "Snake-v1": _Entry(reset="pool"),
     "TSP-v1": _Entry(generator=TSPGenerator, defaults=dict(num_cities=20), unset=("position",)),
 }
 
