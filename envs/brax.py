@@ -73,6 +73,13 @@ class _Simulator:
     types: PyTree
 
 
+_RESETS = {
+    **dict.fromkeys(("ant", "hopper", "humanoid", "inverted_double_pendulum", "inverted_pendulum"), "optimistic"),
+    **dict.fromkeys(("reacher", "swimmer", "walker2d"), "pool"),
+}
+"""Where `fresh` costs too much: experiments/reset_strategies.py, its rule and its table."""
+
+
 @environment
 class Brax:
     """One brax environment. `physics`: values by their path in brax's `System`, in place of its own."""
@@ -181,8 +188,9 @@ def _simulator(name: str, backend: str, **values: Any) -> _Simulator:
     except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
         raise UserError(f"brax/{name} refuses backend={backend} with {values}: {error}") from error
     observation = jax.tree.map(lambda leaf: Box(leaf.shape, dtype=np.dtype(leaf.dtype)), types[1])
-    strategy = "fresh" if name == "fast" else "pool"  # experiments/reset_strategies.py: a reset costs a quarter step
-    spec = EnvironmentSpec(f"brax/{name}", observation, Box((action_size,), -1.0, 1.0), reset=strategy)
+    spec = EnvironmentSpec(
+        f"brax/{name}", observation, Box((action_size,), -1.0, 1.0), reset=_RESETS.get(name, "fresh")
+    )
     return _Simulator(library, spec, types)
 
 

@@ -31,9 +31,8 @@ def test_every_playable_environment_is_measured():
 
 
 def marked(name):
-    """The simulators of brax take long to make; its adapter still has the defaults of an earlier rule."""
-    marks = [pytest.mark.slow, pytest.mark.xfail(reason="pool but for brax/fast, by an earlier rule")]
-    return pytest.param(name, marks=marks if name.startswith("brax/") else [])
+    """The simulators of brax take long to make."""
+    return pytest.param(name, marks=[pytest.mark.slow] if name.startswith("brax/") else [])
 
 
 @pytest.mark.parametrize("name", map(marked, TABLE))
