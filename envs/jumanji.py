@@ -278,8 +278,14 @@ def _defaults(constructor: Callable[..., Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("self", "viewer", "debug")}
 
 
+_OBJECTS = ("generator", "reward_fn", "reward_function", "done_function", "observation", "target_dynamics")
+"""Parameters that are the library's own objects: no number or word on a command line can be one."""
+
+
 def _check(name: str, parameter: str, value: Any, default: Any) -> None:
-    """Refuses a number of the wrong kind, which the library would let through and then misread."""
+    """Refuses a value of the wrong kind, which the library would let through and then misread."""
+    if parameter in _OBJECTS and isinstance(value, (bool, int, float, str, tuple, list)):
+        raise UserError(f"{parameter}={value!r} of jumanji/{name} must be an object of the library, from Python")
     whole = isinstance(default, int) and not isinstance(default, bool)
     if whole and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
         raise UserError(f"{parameter}={value!r} of jumanji/{name} must be a whole number")

@@ -262,6 +262,9 @@ def test_a_limit_for_an_environment_without_one_is_the_wrapper_s():
         ("Knapsack-v1", {"total_budget": float("nan")}, "finite"),
         ("Minesweeper-v0", {"num_mines": 500}, "refuses"),
         ("BinPack-v2", {"obs_num_ems": 80}, "do not fit each other"),
+        ("Maze-v0", {"generator": 5}, "generator=5 .* object of the library"),
+        ("Game2048-v1", {"reward_fn": 5}, r"reward_fn"),
+        ("Knapsack-v1", {"reward_fn": "sparse"}, "reward_fn='sparse' .* object of the library"),
         ("Maze-v0", {"generator": object(), "num_rows": 3}, "set it in the generator"),
     ],
 )
