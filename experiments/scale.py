@@ -1,6 +1,6 @@
 """Growth: steps per second, compile time and memory from 2^6 to 2^20 environments.
 
-    python -m experiments.scale [--sizes 6 8 ...]           # what results/scale.csv lacks
+    python -m experiments.scale [--sizes 6 8 ...]           # what docs/results/scale.csv lacks
     python -m experiments.scale --million [--minutes 60]    # PPO on 2^20 × 16, with its curve
     python -m experiments.scale --page                      # docs/results/scale.md and scale.png
 
@@ -20,9 +20,10 @@ from pathlib import Path
 from experiments import results
 from jaxppo.errors import UserError
 
-TABLE = results.FOLDER / "scale.csv"
-MILLION = results.FOLDER / "million.csv"
-PAGE = Path(__file__).parents[1] / "docs" / "results" / "scale.md"
+FOLDER = Path(__file__).parents[1] / "docs" / "results"
+TABLE = FOLDER / "scale.csv"
+MILLION = FOLDER / "million.csv"
+PAGE = FOLDER / "scale.md"
 ENVIRONMENTS = ("jaxppo/cartpole", "gymnax/Breakout-MinAtar")
 SIZES = (6, 8, 10, 12, 14, 16, 18, 20)
 SAMPLES = {"jaxppo/cartpole": 2**24, "gymnax/Breakout-MinAtar": 2**22}
@@ -235,8 +236,8 @@ def page() -> None:
             "## A million environments",
             "",
             "`python -m experiments.scale --million`: PPO on CartPole, 2^20 environments × 16 steps, 32 minibatches in "
-            f"32 microbatches each, one seed. XLA allocates {int(last['peak_bytes']) / 2**30:.2f} GiB, the process held "
-            f"{int(last['resident_bytes']) / 2**30:.2f} GiB at most. After {len(updates)} updates "
+            f"32 microbatches each, one seed. XLA allocates {int(last['peak_bytes']) / 2**30:.2f} GiB, the process "
+            f"held {int(last['resident_bytes']) / 2**30:.2f} GiB at most. After {len(updates)} updates "
             f"({int(last['steps']):,} steps, {float(last['seconds']) / 60:.0f} minutes): return of the mode "
             f"{last['evaluation_return']}; the best was {best['evaluation_return']} after {best['update']} updates.",
             "",
