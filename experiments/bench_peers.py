@@ -75,13 +75,13 @@ def learn(task: Task, seeds: list[int]) -> Iterator[results.Result]:
         raise UserError(f"{task.peer} failed on {task.name}, exit status {process.returncode}: see its output above")
 
 
-def speed(task: Task, repeats: int) -> Iterator[dict[str, dict]]:
+def speed(task: Task, repeats: int, microbatches: int = 1) -> Iterator[dict[str, dict]]:
     """Time the whole loop of rejax and of ours on `task`, one after the other, `repeats` times each.
 
     Both compile first and then wait for their turn, so that neither runs beside the other. Each round gives
     {implementation: reply}; a reply has `seconds`, `steps`, `sampled_return` after them, `compile_seconds`, `versions`.
     """
-    request = {"task": settings(task), "seeds": list(range(repeats))}
+    request = {"task": {**settings(task), "microbatches": microbatches}, "seeds": list(range(repeats))}
     contestants = {"rejax": ("rejax", "speed_rejax.py"), "jaxppo": ("", "speed_ours.py")}
     processes = {}
     try:
@@ -165,17 +165,20 @@ def _learn_all(names: list[str], peers: list[str], seeds: int | None, table: Pat
             )
 
 
-def _compare(sizes: list[int], repeats: int, min_steps: int, as_json: bool) -> None:
+def _compare(sizes: list[int], repeats: int, min_steps: int, microbatch: int, as_json: bool) -> None:
     """Print the ratio for each number of environments: the median of the rounds' ratios, with the range."""
     for num_envs in sizes:
         samples = num_envs * SPEED_STEPS
         task = SPEED.changed(num_envs=num_envs, total_steps=max(2, -(-min_steps // samples)) * samples)
-        rounds = list(speed(task, repeats))
+        minibatch = samples // task.preset.settings()[0].minibatches
+        microbatches = max(1, minibatch // microbatch) if microbatch else 1
+        rounds = list(speed(task, repeats, microbatches))
         rates = {name: [r[name]["steps"] / r[name]["seconds"] for r in rounds] for name in rounds[0]}
         ratios = [ours / peer for ours, peer in zip(rates["jaxppo"], rates["rejax"], strict=True)]
         report = {
             "num_envs": num_envs,
             "steps": rounds[0]["jaxppo"]["steps"],
+            "microbatches": microbatches,
             "ratio": statistics.median(ratios),
             "ratio_range": [min(ratios), max(ratios)],
             "steps_per_second": {name: statistics.median(rate) for name, rate in rates.items()},
@@ -188,7 +191,8 @@ def _compare(sizes: list[int], repeats: int, min_steps: int, as_json: bool) -> N
             continue
         print(
             f"{num_envs} environments × {SPEED_STEPS} steps: ours is {report['ratio']:.2f} times as fast "
-            f"({min(ratios):.2f} … {max(ratios):.2f} in {repeats} rounds of {report['steps']:,} steps)"
+            f"({min(ratios):.2f} … {max(ratios):.2f} in {repeats} rounds of {report['steps']:,} steps; minibatches in "
+            f"{microbatches} parts)"
         )
         for name in rates:
             print(
@@ -213,6 +217,9 @@ def main(arguments: list[str] | None = None) -> None:
     command.add_argument("--num-envs", type=int, nargs="+", default=[512, 4096])
     command.add_argument("--repeats", type=int, default=5)
     command.add_argument("--min-steps", type=int, default=2_000_000, help="steps in a round, at least")
+    command.add_argument(
+        "--microbatch", type=int, default=4096, help="most samples of ours whose gradient is taken at once; 0 for all"
+    )
     command.add_argument("--json", action="store_true", help="one JSON object for each number of environments")
     options = parser.parse_args(arguments)
     try:
@@ -224,7 +231,7 @@ def main(arguments: list[str] | None = None) -> None:
         elif options.command == "learn":
             _learn_all(options.tasks, options.peer or list(PEERS), options.seeds, options.table)
         else:
-            _compare(options.num_envs, options.repeats, options.min_steps, options.json)
+            _compare(options.num_envs, options.repeats, options.min_steps, options.microbatch, options.json)
     except UserError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None

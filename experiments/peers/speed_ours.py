@@ -19,7 +19,7 @@ from jaxppo import make_train, ppo
 
 def main() -> None:
     fields, seeds = protocol.request()
-    sizes = ("num_envs", "num_steps", "epochs", "minibatches", "total_steps")
+    sizes = ("num_envs", "num_steps", "epochs", "minibatches", "microbatches", "total_steps")
     task = TASKS[fields["name"]].changed(**{name: fields[name] for name in sizes})
     env = environment(task)
     config, hyper = configure(task)
