@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from jaxppo.algorithms.ppo import ppo
 from jaxppo.config import Hyperparameters, PPOConfig
-from jaxppo.sharding import shardings
+from jaxppo.sharding import place, shardings
 from jaxppo.types import Algorithm, Array, Mean, Metrics
 
 EVALUATION_METRICS = ("evaluation_return", "evaluation_length", "evaluation_finished")
@@ -97,7 +97,7 @@ def make_chunk(
 
     def placed(state, count):
         state, metrics = chunk(state, count)
-        return place_state(algorithm, state, mesh), metrics
+        return place_state(algorithm, state, mesh), place(mesh, metrics, None)
 
     return jax.jit(placed, donate_argnums=0)
 

@@ -140,10 +140,8 @@ def save(
 
 def _store(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes `arrays` with orbax. Raises OSError, whatever types the storage library reports a full disk in."""
-    import orbax.checkpoint as ocp
-
     try:
-        ocp.PyTreeCheckpointer().save(path.absolute(), arrays)
+        _checkpointer().save(path.absolute(), arrays)
     except OSError:
         raise
     except Exception as error:
@@ -152,6 +150,16 @@ def _store(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         if code is None:
             raise OSError(f"{path} cannot be written: {text.splitlines()[0]}") from error
         raise OSError(code, os.strerror(code), str(path)) from error
+
+
+def _checkpointer() -> Any:
+    """Orbax as if this process were alone: one of several writes, all read, and none of them waits for another."""
+    import orbax.checkpoint as ocp
+
+    rank = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(primary_host=rank, active_processes={rank})
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def _make_sure_of_space(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -226,7 +234,7 @@ def load_arrays(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     )
     try:
         with _without_log():
-            arrays = ocp.PyTreeCheckpointer().restore((path / "state").absolute(), args=request)
+            arrays = _checkpointer().restore((path / "state").absolute(), args=request)
     except Exception as error:
         raise UserError(f"{path / 'state'} cannot be read: {str(error).splitlines()[0]}") from error
     empty = {

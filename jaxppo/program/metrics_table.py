@@ -97,6 +97,18 @@ class MetricsTable:
         self._length += len(content)
 
 
+class NoTable:
+    """The sink of a process that writes nothing."""
+
+    position = Position(0, "")
+
+    def write(self, rows: Sequence[Row]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 _ADVICE = "put it back, or go on from the checkpoint in a new run with `jaxppo branch`"
 
 

@@ -3,6 +3,8 @@
 A chunk is one compiled program for up to `chunk_length` updates. How many of them the loop asks for follows the clock
 and changes no number: the same updates run, whatever the chunks. Evaluations have keys of their own and fall on fixed
 updates, so they change none either, and a resumed run evaluates where the uninterrupted one does.
+
+Several processes go through this loop together. What follows the clock or a signal is agreed upon in their `Crew`.
 """
 
 import dataclasses
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from jaxppo.config import PPOConfig
 from jaxppo.environment import strongly_typed
@@ -23,11 +25,12 @@ from jaxppo.errors import UserError
 from jaxppo.program import checkpoint, configuration
 from jaxppo.program.checkpoint import Checkpoint
 from jaxppo.program.configuration import RunConfig
-from jaxppo.program.metrics_table import MetricsTable, Position, Row, Sink
+from jaxppo.program.crew import ALONE, Crew
+from jaxppo.program.metrics_table import MetricsTable, NoTable, Position, Row, Sink
 from jaxppo.program.progress import Progress, Report
 from jaxppo.program.run_directory import RunDirectory
 from jaxppo.program.signals import Interrupted, Signals
-from jaxppo.sharding import make_mesh, shardings
+from jaxppo.sharding import make_mesh, shardings, spec
 from jaxppo.training import place_state
 from jaxppo.types import Algorithm
 
@@ -52,6 +55,10 @@ class Switches:
     """Show no progress."""
     devices: int = 0
     """Devices that the environments are spread over; 0 for as many as there are and as divide the blocks."""
+    processes: int = 1
+    """Processes to start on this machine that train the run together (docs/devices.md)."""
+    distributed: bool = False
+    """This is one of several processes that a cluster or a script has started (docs/devices.md)."""
 
 
 class Outcome(NamedTuple):
@@ -75,8 +82,15 @@ def build(run: RunConfig, mesh: Mesh | None = None) -> Algorithm:
 def choose_mesh(run: RunConfig, devices: int) -> Mesh | None:
     """A mesh of that many devices, 0 for as many as divide the blocks of environments; None for a single one.
 
-    Raises UserError where there are not so many.
+    Several processes train on all devices of all of them. Raises UserError where there are not so many.
     """
+    if jax.process_count() > 1:
+        if devices not in (0, jax.device_count()):
+            raise UserError(
+                f"devices={devices}, but several processes train on all their devices, {jax.device_count()} here; "
+                f"leave --devices out"
+            )
+        return make_mesh()
     if not devices:
         devices = max(k for k in range(1, len(jax.devices()) + 1) if run.config.num_blocks % k == 0)
     mesh = make_mesh(devices)
@@ -115,7 +129,7 @@ def columns(algorithm: Algorithm, template: PyTree) -> tuple[str, ...]:
 class Runner:
     """Trains one run to its end: `Runner(...).train(state)`.
 
-    directory: the run's, held by this process. mesh: the one that `algorithm` was built with.
+    directory: the run's, held by the leader of the crew. mesh: the one that `algorithm` was built with.
     table: open at the state's position; further sinks get the same rows.
     seconds: wall time that the run has taken before.
     """
@@ -125,18 +139,23 @@ class Runner:
         run: RunConfig,
         algorithm: Algorithm,
         directory: RunDirectory,
-        table: MetricsTable,
+        table: MetricsTable | NoTable,
         progress: Progress,
         *,
         switches: Switches = Switches(),
         mesh: Mesh | None = None,
+        crew: Crew = ALONE,
         sinks: tuple[Sink, ...] = (),
         seconds: float = 0.0,
     ):
         self.run, self.algorithm, self.directory, self.table, self.mesh = run, algorithm, directory, table, mesh
+        self.crew = crew
         self.progress, self.switches, self.sinks, self.seconds = progress, switches, sinks, seconds
         self._chunk = self._make_chunk()
-        self._evaluate = jax.jit(functools.partial(algorithm.evaluate, mode=True, episodes=run.watch.episodes))
+        self._evaluate = jax.jit(
+            functools.partial(algorithm.evaluate, mode=True, episodes=run.watch.episodes),
+            out_shardings=None if mesh is None else NamedSharding(mesh, spec(None)),
+        )
         self._score: float | None = None  # of the newest checkpoint's updates
         self._best = max((e.score for e in checkpoint.find(directory.checkpoints) if e.score is not None), default=None)
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
@@ -149,19 +168,24 @@ class Runner:
         the run cannot be saved.
         """
         if self.mesh is not None:
-            state = jax.device_put(state, shardings(self.mesh, self.algorithm.axes(state)))
+            state = self.crew.spread(state, shardings(self.mesh, self.algorithm.axes(state)))
         size = self.run.config.steps_per_update
         update, samples = int(state.updates), int(state.samples)
         last = update + max(0, -(-(self.run.config.total_steps - samples) // size))
         every = -(-self.run.watch.evaluate_every // size)
         self._saved_update = update  # a state that was read is saved already
-        if not checkpoint.find(self.directory.checkpoints):
+        if self.crew.agree(not checkpoint.find(self.directory.checkpoints)):
             self._save(state)
-        count, chunks, report = 1, 0, None
+        count, chunks, stop, report = 1, 0, 0, None
         with Signals() as signals:
-            while update < last and signals.received is None:
-                count = min(count, last - update, every - update % every if every else count)
-                state, metrics, elapsed = self._advance(state, count, trace=self.switches.profile and chunks == 1)
+            while update < last:
+                stop = self.crew.highest(signals.received or 0)
+                if stop:
+                    break
+                count = self.crew.agree(min(count, last - update, every - update % every if every else count))
+                state, metrics, elapsed = self._advance(
+                    state, count, trace=self.switches.profile and chunks == 1 and self.crew.leads
+                )
                 rows = self._rows(metrics, count, update, samples, elapsed)
                 update, samples, chunks = update + count, samples + count * size, chunks + 1
                 self._score = _mean(metrics, "episode_return", count)
@@ -181,9 +205,9 @@ class Runner:
                 count = self._paced(count, elapsed)
         if self._saved_update != update:  # a signal may come between the decision to save and the end of the loop
             self._save(state)
-        if signals.received is not None and update < last:
+        if stop:
             done = f"stopped at {samples:,} steps, saved"
-            raise Interrupted(signals.received, f"{done}; `jaxppo resume {self.directory.path}` goes on")
+            raise Interrupted(stop, f"{done}; `jaxppo resume {self.directory.path}` goes on")
         return Outcome(state, samples, self.seconds, report)
 
     def _paced(self, count: int, elapsed: float) -> int:
@@ -240,23 +264,25 @@ class Runner:
         # A chunk of the usual length is always followed by a checkpoint; those that an evaluation cut short share one.
         usual = max(CHUNK_SECONDS, self._save_seconds / SAVE_SHARE) / 2
         due = time.monotonic() - self._saved_at >= max(self.run.watch.checkpoint_every, usual)
-        if final or best or due:
+        if self.crew.agree(final or best or due):
             self._save(state)
 
     def _save(self, state: PyTree) -> None:
         start = time.monotonic()
-        checkpoint.save(
-            self.directory.checkpoints,
-            state,
-            steps=int(state.samples),
-            updates=int(state.updates),
-            score=self._score if self._score is not None and math.isfinite(self._score) else None,
-            extra={
-                "run": configuration.to_json(self.run),
-                "metrics": self.table.position._asdict(),
-                "seconds": self.seconds,
-            },
-        )
+        whole = self.crew.gather(state)
+        if self.crew.leads:
+            checkpoint.save(
+                self.directory.checkpoints,
+                whole,
+                steps=int(state.samples),
+                updates=int(state.updates),
+                score=self._score if self._score is not None and math.isfinite(self._score) else None,
+                extra={
+                    "run": configuration.to_json(self.run),
+                    "metrics": self.table.position._asdict(),
+                    "seconds": self.seconds,
+                },
+            )
         if self._score is not None:
             self._best = self._score if self._best is None else max(self._best, self._score)
         self._saved_update = int(state.updates)

@@ -16,7 +16,8 @@ class Interrupted(Exception):
 class Signals:
     """A context that remembers the first SIGINT or SIGTERM in `received` instead of ending the process.
 
-    A second SIGINT interrupts at once. Outside the main thread, where Python has no signals, nothing is remembered.
+    Within another one it begins with what that has received. A second SIGINT interrupts at once. Outside the main
+    thread, where Python has no signals, nothing is remembered.
     """
 
     def __init__(self) -> None:
@@ -26,7 +27,10 @@ class Signals:
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._remember)
+                before = self._before[number] = signal.signal(number, self._remember)
+                outer = getattr(before, "__self__", None)
+                if isinstance(outer, Signals):
+                    self.received = self.received or outer.received
         return self
 
     def __exit__(self, *_: object) -> None:

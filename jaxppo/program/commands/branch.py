@@ -52,13 +52,18 @@ def run(arguments: Sequence[str]) -> None:
         )
     directory = RunDirectory(Path(branch.run) if branch.run else default_path(new.env))
     directory.check_free()
+    words = ["branch", *arguments, "--run", str(directory.path)]
+    crew = session.assemble(words, branch.switches, new, directory)
+    if crew is None:
+        return
+    session.check_shared(crew, parent, entry)
     origin = {"run": str(parent.path.resolve()), "steps": entry.steps, "updates": entry.updates, "set": changes}
     new = dataclasses.replace(new, parent={**origin, "restarted": list(renewed), "cleared": list(gone)})
-    algorithm, mesh = session.prepare(new, branch.switches)
+    algorithm, mesh = session.prepare(new, branch.switches, crew)
     fresh = runner.initial_state(algorithm, new)
     state = branching.branched_state(checkpoint.load_arrays(entry), fresh, renewed, str(entry.path))
     names = session.check(algorithm, new)
-    if gone and not branch.switches.quiet:
+    if gone and crew.leads and not branch.switches.quiet:
         print(f"not taken over, as they belong to what was replaced: {', '.join(gone)}", file=sys.stderr)
-    with directory.created(new):
-        session.start(new, algorithm, directory, branch.switches, names, state, mesh=mesh)
+    with crew.only_leader(directory.created(new)):
+        session.start(new, algorithm, directory, branch.switches, names, state, mesh=mesh, crew=crew)

@@ -14,7 +14,7 @@ from jaxppo.program.checkpoint import Checkpoint
 from jaxppo.program.commands import session
 from jaxppo.program.commands.train import Train
 from jaxppo.program.configuration import RunConfig
-from jaxppo.program.metrics_table import read_table
+from jaxppo.program.metrics_table import NoTable, read_table
 from jaxppo.program.run_directory import RunDirectory
 from jaxppo.program.runner import Switches
 
@@ -34,19 +34,24 @@ def run(arguments: Sequence[str]) -> None:
     resume = command_line.parse(Resume, arguments, command="resume")
     directory = RunDirectory(resume.run)
     recorded = directory.read()
-    with directory.locked():
+    crew = session.assemble(["resume", *arguments], resume.switches, recorded, directory)
+    if crew is None:
+        return
+    with crew.only_leader(directory.locked()):
         found = checkpoint.find(directory.checkpoints)
+        session.check_shared(crew, directory, found[-1] if found else None)
         if found:
             check_same(found[-1], recorded, directory)
-        algorithm, mesh = session.prepare(recorded, resume.switches)
+        algorithm, mesh = session.prepare(recorded, resume.switches, crew)
         names = session.check(algorithm, recorded)
         if not found:
             if directory.metrics.exists() and len(read_table(directory.metrics)["update"]):
                 raise UserError(f"{directory.checkpoints} is empty, but metrics were written: the checkpoints are gone")
             if recorded.parent:
                 raise UserError(f"{directory.path} has no checkpoint yet; remove it and branch again")
-            directory.metrics.unlink(missing_ok=True)
-            return session.start(recorded, algorithm, directory, resume.switches, names, mesh=mesh)
+            if crew.leads:
+                directory.metrics.unlink(missing_ok=True)
+            return session.start(recorded, algorithm, directory, resume.switches, names, mesh=mesh, crew=crew)
         entry = found[-1]
         if entry.steps >= recorded.config.total_steps:
             raise UserError(
@@ -54,7 +59,7 @@ def run(arguments: Sequence[str]) -> None:
                 f"jaxppo branch {directory.path} --set total_steps=NUMBER"
             )
         state = checkpoint.load(entry, runner.state_template(algorithm, recorded))
-        table = runner.reopen(entry, directory, names)
+        table = runner.reopen(entry, directory, names) if crew.leads else NoTable()
         session.finish(
             recorded,
             algorithm,
@@ -63,6 +68,7 @@ def run(arguments: Sequence[str]) -> None:
             table,
             state,
             mesh=mesh,
+            crew=crew,
             seconds=entry.extra.get("seconds", 0.0),
         )
 

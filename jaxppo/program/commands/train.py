@@ -117,7 +117,10 @@ def run(arguments: Sequence[str]) -> None:
     train, new = read(arguments)
     directory = RunDirectory(Path(train.run) if train.run else default_path(new.env))
     directory.check_free()
-    algorithm, mesh = session.prepare(new, train.switches)
+    crew = session.assemble(["train", *arguments, "--run", str(directory.path)], train.switches, new, directory)
+    if crew is None:
+        return
+    algorithm, mesh = session.prepare(new, train.switches, crew)
     names = session.check(algorithm, new)
-    with directory.created(new):
-        session.start(new, algorithm, directory, train.switches, names, mesh=mesh)
+    with crew.only_leader(directory.created(new)):
+        session.start(new, algorithm, directory, train.switches, names, mesh=mesh, crew=crew)
