@@ -12,7 +12,7 @@ from jaxppo.config import Hyperparameters, PPOConfig
 from jaxppo.sharding import place, shardings
 from jaxppo.types import Algorithm, Array, Mean, Metrics
 
-EVALUATION_METRICS = ("evaluation_return", "evaluation_length", "evaluation_finished")
+EVALUATION_METRICS = ("evaluation_return", "evaluation_length", "evaluation_finished", "evaluation_invalid")
 
 
 class EvaluationPlan(NamedTuple):
@@ -61,13 +61,12 @@ def make_train(
 
 
 def evaluation_metrics(algorithm: Algorithm, state: Any, key: Array, plan: EvaluationPlan) -> Metrics:
-    """Return and length over all episodes, cut ones as far as they went; and the share that ended within the limit."""
-    result = algorithm.evaluate(state, key, mode=plan.mode, episodes=plan.episodes)
-    return {
-        "evaluation_return": Mean.of(result.episode_return),
-        "evaluation_length": Mean.of(result.episode_length),
-        "evaluation_finished": Mean.of(result.finished),
-    }
+    """Return and length over the valid episodes, cut ones as far as they went; the share that ended within the limit;
+    and how many met a NaN and are left out.
+    """
+    found = algorithm.evaluate(state, key, mode=plan.mode, episodes=plan.episodes).summary()
+    names = ("episode_return", "episode_length", "finished", "invalid_episodes")
+    return {metric: found[name] for metric, name in zip(EVALUATION_METRICS, names, strict=True)}
 
 
 def make_chunk(

@@ -146,7 +146,7 @@ def join(*, processes: int = 1) -> Crew:
     late.daemon = True
     late.start()
     # After its own timeout JAX ends the process, with a page of native stack frames.
-    limits = {"initialization_timeout": 2 * JOIN_SECONDS, "shutdown_timeout_seconds": LEAVE_SECONDS}
+    limits: dict[str, Any] = {"initialization_timeout": 2 * JOIN_SECONDS, "shutdown_timeout_seconds": LEAVE_SECONDS}
     try:
         jax.distributed.initialize(**place, **limits)
     except ValueError as error:

@@ -311,13 +311,16 @@ class Runner:
 
 
 def summarise_evaluation(evaluation: Any) -> dict[str, float]:
-    """The columns of an evaluation from its episodes."""
-    episodes = np.asarray(evaluation.episode_return, np.float64)
+    """The columns of an evaluation from its valid episodes; NaN where there is none."""
+    valid = np.asarray(evaluation.valid, bool)
+    if not valid.any():
+        return dict.fromkeys(EVALUATION, math.nan)
+    episodes = np.asarray(evaluation.episode_return, np.float64)[valid]
     return {
         "evaluation_return": float(episodes.mean()),
         "evaluation_deviation": float(episodes.std()),
-        "evaluation_length": float(np.mean(evaluation.episode_length)),
-        "evaluation_finished": float(np.mean(evaluation.finished)),
+        "evaluation_length": float(np.asarray(evaluation.episode_length)[valid].mean()),
+        "evaluation_finished": float(np.asarray(evaluation.finished)[valid].mean()),
     }
 
 

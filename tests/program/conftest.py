@@ -33,6 +33,7 @@ class Episodes(NamedTuple):
     episode_return: Any
     episode_length: Any
     finished: Any
+    valid: Any
 
 
 def tiny(run: configuration.RunConfig) -> Algorithm:
@@ -80,7 +81,7 @@ def tiny(run: configuration.RunConfig) -> Algorithm:
 
     def evaluate(state, key, *, mode=True, episodes=64):
         returns = state.parameters["kernel"].sum() + (0.0 if mode else 1.0) + jax.random.normal(key, (episodes,))
-        return Episodes(returns, jnp.full((episodes,), 5), jnp.ones((episodes,), bool))
+        return Episodes(returns, jnp.full((episodes,), 5), *[jnp.ones((episodes,), bool)] * 2)
 
     unused = dict.fromkeys(Algorithm._fields)
     return Algorithm(**{**unused, "init": init, "update": update, "evaluate": evaluate, "config": config})

@@ -50,15 +50,20 @@ def run(arguments: Sequence[str]) -> None:
     state = checkpoint.load(entry, runner.state_template(algorithm, recorded))
     play = jax.jit(functools.partial(algorithm.evaluate, mode=not evaluate.stochastic, episodes=evaluate.episodes))
     result = jax.device_get(play(state, jax.random.key(evaluate.seed)))
-    returns = np.asarray(result.episode_return, np.float64)
-    lengths, finished = np.asarray(result.episode_length), np.asarray(result.finished, bool)
+    valid = np.asarray(result.valid, bool)
+    if not valid.any():
+        raise UserError(f"{recorded.env} gave a NaN or an infinity in each of the {len(valid)} episodes")
+    returns = np.asarray(result.episode_return, np.float64)[valid]
+    lengths, finished = np.asarray(result.episode_length)[valid], np.asarray(result.finished, bool)[valid]
     if evaluate.json:
         episodes = {"episode_return": returns.tolist(), "episode_length": lengths.tolist()}
         summary = {"run": str(evaluate.run), "steps": entry.steps, "stochastic": evaluate.stochastic}
-        print(json.dumps({**summary, **episodes, "finished": finished.tolist()}))
+        ends = {"finished": finished.tolist(), "invalid_episodes": int((~valid).sum())}
+        print(json.dumps({**summary, **episodes, **ends}))
         return
     print(
         f"return {returns.mean():.5g} ± {returns.std():.3g} (from {returns.min():.5g} to {returns.max():.5g}), length "
         f"{lengths.mean():.4g}, {finished.sum()} of {len(finished)} episodes finished; "
         f"{'stochastic' if evaluate.stochastic else 'mode'} policy at {entry.steps:,} steps"
+        f"{f'; left out: {(~valid).sum()} that met a NaN' if not valid.all() else ''}"
     )
