@@ -141,7 +141,7 @@ def million(minutes: float) -> None:
 
     import jaxppo
     from jaxppo.envs import make
-    from jaxppo.memory import gib, plan
+    from jaxppo.memory import allocated, gib, plan
 
     config = jaxppo.PPOConfig(
         total_steps=10**12,
@@ -158,9 +158,7 @@ def million(minutes: float) -> None:
     state = jax.jit(algorithm.init)(jax.random.key(0), hyper)
     update = jax.jit(algorithm.update, donate_argnums=0).lower(state).compile()
     evaluate = jax.jit(algorithm.evaluate, static_argnames=("mode", "episodes"))
-    memory = update.memory_analysis()
-    peak = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
-    peak -= memory.alias_size_in_bytes
+    peak = allocated(update)
     print(f"XLA allocates {gib(peak)}, predicted {gib(plan(algorithm).total)}", flush=True)
     start, updates = time.perf_counter(), 0
     MILLION.unlink(missing_ok=True)

@@ -126,6 +126,13 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
             yield from _equations(closed.jaxpr)
 
 
+def allocated(compiled: Any) -> int:
+    """Bytes that XLA allocates for a compiled program: arguments, temporaries and outputs, a donated buffer once."""
+    found = compiled.memory_analysis()
+    total = found.argument_size_in_bytes + found.temp_size_in_bytes + found.output_size_in_bytes
+    return total - found.alias_size_in_bytes
+
+
 def available_bytes() -> int | None:
     """Memory of one device: the accelerator's limit, or what this machine can spare; None where nobody says."""
     device = jax.devices()[0]

@@ -3,6 +3,7 @@
 import jax
 import jax.export
 import pytest
+
 from jaxppo.algorithms.ppo import ppo
 from jaxppo.config import NetworkConfig, PPOConfig
 from jaxppo.envs import make

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxppo.benchmark.kernels import count_kernels
 from jaxppo.benchmark.parts import make_parts
 from jaxppo.config import Hyperparameters, PPOConfig
-from jaxppo.memory import plan
+from jaxppo.memory import allocated, plan
 from jaxppo.types import Algorithm
 
 
@@ -80,9 +80,7 @@ class _Whole:
         start = time.perf_counter()
         self._compiled = jax.jit(update, donate_argnums=0).lower(state).compile()
         self.compile_seconds = time.perf_counter() - start
-        memory = self._compiled.memory_analysis()
-        self.peak_bytes = memory.argument_size_in_bytes + memory.temp_size_in_bytes
-        self.peak_bytes += memory.output_size_in_bytes - memory.alias_size_in_bytes
+        self.peak_bytes = allocated(self._compiled)
         self.predicted_bytes = plan(algorithm, hyper).total
         self._state = jax.tree.map(jnp.copy, state)  # donated at each turn
 
@@ -114,7 +112,7 @@ def benchmark(
     for name, part in make_parts(algorithm, state).items():
         compiled = jax.jit(part.run).lower(*part.arguments[0]).compile()
         runs[name] = lambda run=compiled, given=part.arguments[0]: jax.block_until_ready(run(*given))
-        kernels[name] = count_kernels(jax.jit(part.once).lower(*part.arguments[1]).compile().as_text())
+        kernels[name] = count_kernels(jax.jit(part.once).lower(*part.arguments[1]).compile().as_text() or "")
 
     counts = {name: _calibrate(run, seconds) for name, run in runs.items()}
     times = {name: [] for name in runs}

@@ -18,7 +18,7 @@ def enable() -> Path | None:
     import jax
 
     wanted = os.environ.get(SWITCH, "")
-    if wanted == "off" or jax.config.jax_compilation_cache_dir:
+    if wanted == "off" or jax.config.values["jax_compilation_cache_dir"]:
         return None
     folder = (Path(wanted) if wanted else user_directory()) / _machine()
     try:

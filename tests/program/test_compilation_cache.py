@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from jaxppo.program import compilation_cache
 
 PROGRAM = ["--env", "jaxppo/cartpole", "--num-envs", "8", "--num-steps", "8", "--total-steps", "128", "--quiet"]
