@@ -50,12 +50,11 @@ NOTES = """
   layer), and noise of one step after another does not climb the hill, so all seeds settle on not moving; rejax's starts
   with a default initialisation and finds the goal by chance.
 - **breakout-mlp**: both sides stop in local optima around one cleared wall; one of rejax's seeds left it (92).
-- **inverted_pendulum**: still rising at 1M steps with the constant learning rate that brax's own PPO has.
 - **knapsack, snake, maze**: at 2M steps not yet above the rule of thumb.
-- **inverted_pendulum**: at its former settings (64 environments, 1M steps) the mode's return scattered from 700 to 1000,
-  with the Feistel shuffle as with a sort of random bits (10 seeds each: means 931 and 865). So it was no weakness of the
-  shuffle; 256 environments and 5M steps hold it near 1000.
-- **Not run yet**: the small CNNs (snake's took 18 minutes for one seed), ant and halfcheetah, and the peers of asterix,
+- **inverted_pendulum**: at its former settings (64 environments, 1M steps) the mode's return scattered from 700 to
+  1000, with the Feistel shuffle as with a sort of random bits (10 seeds each: means 931 and 865). So it was no weakness
+  of the shuffle; 256 environments and 5M steps hold it near 1000.
+- **Not run yet**: the small CNNs (snake's took 18 minutes for one seed), ant, halfcheetah, and the peers of asterix,
   spaceinvaders and of brax's tasks but reacher. The commands above run exactly what is missing.
 """
 

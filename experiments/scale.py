@@ -197,7 +197,7 @@ def resident() -> int:
 def page() -> None:
     """Write docs/results/scale.md and its figure from the tables."""
     rows = sorted(read(), key=lambda row: (row.environment, row.num_envs))
-    if not rows:
+    if not rows and not MILLION.exists():
         raise UserError(f"{TABLE} is empty; python -m experiments.scale first")
     lines = [
         "# Scale",
@@ -225,7 +225,7 @@ def page() -> None:
             for row in mine
         ]
         lines += ["", f"{mine[-1].platform}; {mine[-1].versions}; commit {mine[-1].commit}.", ""]
-    lines += ["![growth](scale.png)", ""]
+    lines += ["![growth](scale.png)", ""] if rows else ["Growth was not measured yet.", ""]
     if MILLION.exists():
         with open(MILLION) as file:
             updates = list(csv.DictReader(file))
@@ -249,8 +249,9 @@ def page() -> None:
         ]
         lines.append("")
     PAGE.write_text("\n".join(lines))
-    figure(rows)
-    print(f"wrote {PAGE.name} and scale.png")
+    if rows:
+        figure(rows)
+    print(f"wrote {PAGE}")
 
 
 def figure(rows: list[Row]) -> None:
