@@ -200,7 +200,7 @@ def memory(exponent: int, num_steps: int, available: int | None, *, small: bool)
     import jax
 
     from jaxppo.algorithms.ppo import ppo
-    from jaxppo.memory import gib
+    from jaxppo.memory import allocated, gib
 
     config, hyper, env = task("orchard", num_envs=2**exponent, num_steps=num_steps, minibatches=4, total_steps=10**12)
     config, plan = fit(config, env, hyper, available)
@@ -211,9 +211,7 @@ def memory(exponent: int, num_steps: int, available: int | None, *, small: bool)
     compile_seconds, begun = time.perf_counter() - begun, time.perf_counter()
     state, metrics = jax.block_until_ready(update(state))
     seconds = time.perf_counter() - begun
-    sizes = update.memory_analysis()
-    allocated = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
-    allocated += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    size = allocated(update)
     result = {
         "num_envs": config.num_envs,
         "num_steps": num_steps,
@@ -221,7 +219,7 @@ def memory(exponent: int, num_steps: int, available: int | None, *, small: bool)
         "microbatches": config.microbatches,
         "limit_bytes": available,
         "predicted_bytes": plan.total,
-        "allocated_bytes": allocated,
+        "allocated_bytes": size,
         "process_peak_bytes": [before, peak()],
         "compile_seconds": compile_seconds,
         "update_seconds": seconds,
@@ -229,10 +227,10 @@ def memory(exponent: int, num_steps: int, available: int | None, *, small: bool)
         "finite": bool(all(jax.numpy.isfinite(leaf).all() for leaf in jax.tree.leaves(state.parameters))),
         "skipped_updates": float(metrics["skipped_updates"].total),
     }
-    result["fits"] = bool(result["finite"] and (available is None or allocated <= available))
+    result["fits"] = bool(result["finite"] and (available is None or size <= available))
     line = (
         f"one update of 2^{exponent} × {num_steps} in {config.chunks} chunks and {config.microbatches} microbatches: "
-        f"{gib(allocated)} (predicted {gib(plan.total)}"
+        f"{gib(size)} (predicted {gib(plan.total)}"
         f"{'' if available is None else f', allowed {gib(available)}'}), {seconds:.1f} s"
     )
     return result, line

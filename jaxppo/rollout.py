@@ -13,7 +13,7 @@ from jaxppo.distributions import sample
 from jaxppo.environment import EnvironmentSpec, Masked, episode_end, finite, split_mask
 from jaxppo.policies import Policy
 from jaxppo.randomness import key_for_each
-from jaxppo.resets import make_resets, where_ended
+from jaxppo.resets import Resets, make_resets, where_ended
 from jaxppo.sharding import in_chunks, place
 from jaxppo.types import Array, CriticOutputs, Final, Mean, Metrics, PyTree, Rollout
 
@@ -98,6 +98,19 @@ def num_final_slots(num_steps: int, time_limit: int | None) -> int:
     return 0 if time_limit is None else math.ceil(num_steps / time_limit)
 
 
+def resets_of(spec: EnvironmentSpec, config: PPOConfig, mesh: Mesh | None = None) -> Resets:
+    """How episodes start anew under `config`, for environments that are drawn for by chunk and device."""
+    return make_resets(
+        config.reset,
+        spec,
+        num_envs=config.num_envs,
+        pool=config.reset_pool,
+        group=config.reset_group,
+        spares=config.reset_spares,
+        parts=config.chunks * (1 if mesh is None else mesh.size),
+    )
+
+
 def make_collector(
     spec: EnvironmentSpec, policy: Policy, config: PPOConfig, *, keep_distribution: bool, mesh: Mesh | None = None
 ) -> Any:
@@ -109,15 +122,7 @@ def make_collector(
     A NaN or infinity in a reward or observation ends the episode: the sample's weight is 0, the environment starts
     anew, and `invalid_samples` counts it. One in a first observation does so with the sample that acts on it.
     """
-    resets = make_resets(
-        config.reset,
-        spec,
-        num_envs=config.num_envs,
-        pool=config.reset_pool,
-        group=config.reset_group,
-        spares=config.reset_spares,
-        parts=config.chunks * (1 if mesh is None else mesh.size),
-    )
+    resets = resets_of(spec, config, mesh)
     slots = num_final_slots(config.num_steps, spec.time_limit)
     bootstraps = bool(slots) and config.truncation == "bootstrap"  # no other convention looks at final observations
 

@@ -1,8 +1,8 @@
 """The work of one update, part by part, each a program of its own at the sizes of the whole.
 
 A part does what any implementation must do, by itself and as tightly as we know: its time is a floor. Parts repeat as
-the update does (T environment steps; epochs × minibatches gradient steps), and their results are outputs, so that no
-compiler leaves anything out.
+the update does (T environment steps; epochs × minibatches gradient steps; chunks and microbatches alike), and their
+results are outputs, so that no compiler leaves anything out.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,10 @@ from jaxppo.environment import episode_end, split_mask
 from jaxppo.minibatches import make_deal
 from jaxppo.optimisers import optimiser_step
 from jaxppo.randomness import key_for_each
-from jaxppo.resets import make_resets, where_ended
+from jaxppo.resets import where_ended
+from jaxppo.rollout import resets_of
 from jaxppo.schedules import at_fraction
+from jaxppo.sharding import in_chunks
 from jaxppo.types import Algorithm
 
 
@@ -44,26 +46,23 @@ def make_parts(algorithm: Algorithm, state: Any) -> dict[str, Part]:
     carry = state.carry
     _, rollout, _ = jax.jit(algorithm.parts.act)(state, key)
     samples = jax.jit(algorithm.parts.dataset)(state, rollout, key)
-    share = config.steps_per_update // config.minibatches
-    minibatch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:share], samples)
-    resets = make_resets(
-        config.reset,
-        spec,
-        num_envs=config.num_envs,
-        pool=config.reset_pool,
-        group=config.reset_group,
-        spares=config.reset_spares,
-    )
+    pieces = config.minibatches * config.microbatches
+    microbatch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: config.steps_per_update // pieces], samples)
+    resets = resets_of(spec, config)
 
     def environment_step(env, supply, current, action, t):
         """Keys, step, reset where an episode ended; keeps what a rollout keeps of it."""
         env_key, reset_key = jax.random.split(jax.random.fold_in(key, t))
-        state, observation = current
-        following, outcome = jax.vmap(env.step)(key_for_each(env_key, index), state, policy.to_environment(action))
-        ended = episode_end(outcome)
-        fresh = resets.draw(env, supply, reset_key, index, ended)
-        kept = (observation, outcome.reward, outcome.terminated, ended)
-        return where_ended(ended, fresh, (following, outcome.observation)), kept
+
+        def chunk(current, action, index):
+            state, observation = current
+            following, outcome = jax.vmap(env.step)(key_for_each(env_key, index), state, policy.to_environment(action))
+            ended = episode_end(outcome)
+            fresh = resets.draw(env, supply, reset_key, index, ended)
+            kept = (observation, outcome.reward, outcome.terminated, ended)
+            return where_ended(ended, fresh, (following, outcome.observation)), kept
+
+        return in_chunks(chunk, config.chunks)(current, action, index)
 
     def environment(env, carry, actions):
         supply = resets.prepare(env, key)
@@ -78,17 +77,23 @@ def make_parts(algorithm: Algorithm, state: Any) -> dict[str, Part]:
         return environment_step(env, resets.prepare(env, key), (carry.state, carry.observation), action, 0)
 
     def forward_once(parameters, observation):
-        view, mask = split_mask(spec, observation)
-        output = policy.apply(parameters, view, mask, carry.memory, carry.reset)
-        return output.distribution, output.value
+        def chunk(observation, memory, reset):
+            view, mask = split_mask(spec, observation)
+            output = policy.apply(parameters, view, mask, memory, reset)
+            return output.distribution, output.value
+
+        return in_chunks(chunk, config.chunks)(observation, carry.memory, carry.reset)
 
     def forward(parameters, observations):
         """One batch of N for each time step."""
         return jax.lax.scan(lambda c, x: (c, forward_once(parameters, x)), 0, observations)[1]
 
     def sampling_once(distribution, t):
-        action = sample(distribution, key_for_each(jax.random.fold_in(key, t), index))
-        return action, distribution.log_prob(action)
+        def chunk(distribution, index):
+            action = sample(distribution, key_for_each(jax.random.fold_in(key, t), index))
+            return action, distribution.log_prob(action)
+
+        return in_chunks(chunk, config.chunks)(distribution, index)
 
     def sampling(distributions):
         return jax.lax.scan(lambda c, x: (c, sampling_once(*x)), 0, (distributions, steps))[1]
@@ -100,29 +105,28 @@ def make_parts(algorithm: Algorithm, state: Any) -> dict[str, Part]:
         def epoch(dealt, e):
             deal = make_deal(config, samples)
             epoch_key = jax.random.fold_in(key, e)
-            each = jnp.arange(config.minibatches)
-            return jax.lax.scan(lambda _, i: (deal(epoch_key, i, config.minibatches), None), dealt, each)[0], None
+            return jax.lax.scan(lambda _, i: (deal(epoch_key, i, pieces), None), dealt, jnp.arange(pieces))[0], None
 
         return jax.lax.scan(epoch, first, jnp.arange(config.epochs))[0]
 
     def shuffle_once(samples):
-        return make_deal(config, samples)(key, jnp.int32(0), config.minibatches)
+        return make_deal(config, samples)(key, jnp.int32(0), pieces)
 
-    def gradient_once(state, parameters, minibatch):
+    def gradient_once(state, parameters, microbatch):
         def loss(p):
-            values, _ = algorithm.parts.terms(state, p, minibatch, algorithm.parts.summary(minibatch))
+            values, _ = algorithm.parts.terms(state, p, microbatch, algorithm.parts.summary(microbatch))
             return sum(values.values())
 
         return jax.grad(loss)(parameters)
 
-    def gradient(state, minibatch):
-        """Forward, loss and backward on one minibatch after another; moving the parameters keeps them apart."""
+    def gradient(state, microbatch):
+        """Forward, loss and backward on one microbatch after another; moving the parameters keeps them apart."""
 
         def step(parameters, _):
-            moved = jax.tree.map(lambda p, g: p - 1e-8 * g, parameters, gradient_once(state, parameters, minibatch))
+            moved = jax.tree.map(lambda p, g: p - 1e-8 * g, parameters, gradient_once(state, parameters, microbatch))
             return moved, None
 
-        return jax.lax.scan(step, state.parameters, gradient_steps)[0]
+        return jax.lax.scan(step, state.parameters, jnp.arange(config.epochs * pieces))[0]
 
     def optimiser_once(state, parameters, optimiser):
         hyper = at_fraction(state.hyper, jnp.zeros(()))
@@ -135,7 +139,7 @@ def make_parts(algorithm: Algorithm, state: Any) -> dict[str, Part]:
         return jax.lax.scan(step, (state.parameters, state.optimiser), gradient_steps)[0]
 
     now = jax.tree.map(lambda x: x[0], (rollout.observation, rollout.action))
-    distributions = jax.jit(lambda: jax.vmap(forward_once, (None, 0))(state.parameters, rollout.observation)[0])()
+    distributions, _ = jax.jit(forward)(state.parameters, rollout.observation)
     of_now = jax.tree.map(lambda x: x[0], distributions)
     acting, learning = (state.env, carry), (state, state.parameters)
     return {
@@ -143,7 +147,7 @@ def make_parts(algorithm: Algorithm, state: Any) -> dict[str, Part]:
         "forward": Part(forward, forward_once, ((state.parameters, rollout.observation), (state.parameters, now[0]))),
         "sampling": Part(sampling, sampling_once, ((distributions,), (of_now, 0))),
         "advantages": Part(advantages, advantages, ((state, rollout), (state, rollout))),
-        "shuffle": Part(shuffle, shuffle_once, ((samples, minibatch), (samples,))),
-        "gradient": Part(gradient, gradient_once, ((state, minibatch), (*learning, minibatch))),
+        "shuffle": Part(shuffle, shuffle_once, ((samples, microbatch), (samples,))),
+        "gradient": Part(gradient, gradient_once, ((state, microbatch), (*learning, microbatch))),
         "optimiser": Part(optimiser, optimiser_once, ((state,), (*learning, state.optimiser))),
     }

@@ -1,5 +1,6 @@
 """The benchmark at a size that says nothing about speed: what it reports, and that its parts are the loop's."""
 
+import dataclasses
 import json
 
 import jax
@@ -65,3 +66,20 @@ def test_parts_do_the_work_of_the_loop():
 def test_measuring_leaves_the_caller_alone():
     result = benchmark(ppo, TINY, make("jaxppo/cartpole"), rounds=1, seconds=0.01)
     assert result.num_envs == 64 and result.minibatch_size == 128 and result.rounds == 1
+
+
+def test_parts_are_as_large_as_those_of_a_loop_in_parts():
+    """A chunked loop's floor is chunked too: no part holds what the loop itself never holds at once."""
+    config = dataclasses.replace(TINY, chunks=2, microbatches=4)
+    algorithm = ppo(config, make("jaxppo/cartpole"))
+    state = jax.jit(algorithm.init)(jax.random.key(0))
+    parts, whole = make_parts(algorithm, state), make_parts(ppo(TINY, make("jaxppo/cartpole")), state)
+    assert parts["gradient"].arguments[0][1].advantage.shape == (32,)
+
+    def result(parts, name):
+        return jax.jit(parts[name].run)(*parts[name].arguments[0])
+
+    assert result(parts, "shuffle").advantage.shape == (32,)
+    for name in ("environment", "forward", "sampling"):
+        for a, b in zip(jax.tree.leaves(result(parts, name)), jax.tree.leaves(result(whole, name)), strict=True):
+            np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), atol=1e-5)
